@@ -200,7 +200,7 @@ def _run_shard(invocation: Invocation) -> None:
         if job.holdout is not None:
             held_out = held_out_folder(job.output)
             print_lines([_result_line(read_manifest(held_out, "text"), held_out)])
-        for line in warning_lines(manifest, job.text_layout):
+        for line in warning_lines(manifest):
             _warn(line)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -36,6 +35,7 @@ from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import detect_language, model_hash
+from pipeline.shard.paragraphs import PARAGRAPH_BYTES, ends_sentence
 from pipeline.text_keys import ROWS_OF, head_lines, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -58,18 +58,12 @@ MAX_BAD = 0.01
 """Share of bad records above which `shard` refuses the input by default."""
 
 MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
-PARAGRAPH_BYTES = 500
-"""Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents."""
-
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
 """Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
-
-
-_ENDS_SENTENCE = re.compile(r"[.!?…:。！？।॥؟۔።]['\"”’»)\]」』]*$")
 
 
 @dataclass(frozen=True)
@@ -350,7 +344,7 @@ def _layout_seen(text: FileRange) -> TextLayout | None:
             return "line" if is_long else None
         followed = [line for line, after in pairwise(lines) if line and after]
         blocks = sum(map(bool, lines)) - len(followed)
-        ended = sum(_ENDS_SENTENCE.search(line) is not None for line in followed)
+        ended = sum(map(ends_sentence, followed))
         return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
     return None
 

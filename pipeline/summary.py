@@ -9,6 +9,7 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
+from pipeline.shard.cleaning import UNDECODABLE
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -20,11 +21,10 @@ LISTED_LANGUAGES = 10
 SEPARATE_LANGUAGES = 5  # that were left out; more share a line
 OTHER_LANGUAGE = "language "  # how the reasons of --languages begin
 
-MANY_PARAGRAPHS = 100  # documents of each file, of fewer than PARAGRAPH_BYTES on average, may be those of a book
-PARAGRAPH_BYTES = 500
-
 _HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
 """What is said behind the number of changes by a rule."""
+_OLDER_DAMAGE = {UNDECODABLE: " (U+FFFD in the files, where an earlier program could not decode a byte)"}
+"""The same where all bytes could be decoded."""
 
 MAX_UNKNOWN = 0.01
 """Share of words, of tokens or of characters above which [UNK] is a warning."""
@@ -87,7 +87,8 @@ def summary_lines(manifest: Manifest) -> list[str]:
     lines += _encoding_lines(manifest.statistics.get("encodings", {}))
     cleaning = manifest.statistics["cleaning"]
     if cleaning:
-        changes = ", ".join(f"{rule} {count:,}{_HINTS.get(rule, '')}" for rule, count in cleaning.items())
+        hints = _HINTS if manifest.statistics.get("undecodable") else _HINTS | _OLDER_DAMAGE
+        changes = ", ".join(f"{rule} {count:,}{hints.get(rule, '')}" for rule, count in cleaning.items())
         lines.append(f"  cleaned: {changes}")
     return lines
 
@@ -106,20 +107,20 @@ def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
     return lines
 
 
-def warning_lines(manifest: Manifest, text_layout: str) -> list[str]:
+def warning_lines(manifest: Manifest) -> list[str]:
     """Return one line for each sign that the text may not be what the user believes."""
     from pipeline.readers.undecodable import OWN_ENCODING  # as in `summary_lines`
 
     warnings = []
 
-    documents, files = manifest.totals["documents"], len(manifest.inputs)
-    mean_bytes = manifest.totals["text_bytes"] / max(documents, 1)
-    is_plain_text = set(manifest.statistics["documents_by_source"]) == {"text"}
-    are_small = mean_bytes < PARAGRAPH_BYTES and documents > MANY_PARAGRAPHS * files > 0
-    if text_layout == "blank_line" and is_plain_text and are_small:
+    paragraphs = manifest.statistics.get("paragraphs")
+    if paragraphs:
+        documents, files = paragraphs["documents"], paragraphs["files"]
+        each = f", {documents / files:,.0f} a file," if files > 1 else ""
         warnings.append(
-            f"the text has {documents:,} documents of {mean_bytes:,.0f} bytes on average, because a blank line "
-            "ends a document. If these are paragraphs, give --text_layout file, which makes each file a document."
+            f"the plain text of {counted(files, 'file')} is {documents:,} documents{each} of "
+            f"{paragraphs['bytes'] / documents:,.0f} bytes on average, because a blank line ends a document. "
+            "If these are paragraphs, give --text_layout file, which makes each file a document."
         )
 
     undecodable = manifest.statistics.get("undecodable")

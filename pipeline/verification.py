@@ -9,13 +9,16 @@ import pyarrow as pa
 from schemas import shards, storage
 from schemas.errors import ClozelineError, DataError
 from schemas.folder_kinds import is_pipeline_folder, what_is
-from schemas.manifest import NAME, Manifest, Shard, open_manifest, read_shard_bytes
+from schemas.manifest import ADVICE, NAME, Manifest, Shard, open_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.statistics import check_statistics, schema_of_file, unigrams_entry
 from schemas.terminal import counted
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, read_vocabulary
 
 WANTED = "Give a folder that a job of the pipeline wrote."
+
+LISTED = 10
+"""Bad files of a folder that are described."""
 
 SCHEMAS = {
     "counts": shards.COUNTS_BY_SOURCE_SCHEMA,
@@ -46,19 +49,39 @@ def of_each(paths: Sequence[str], lines_of: Callable[[str], Iterator[str]], fail
 
 
 def verify(folder: str) -> Iterator[str]:
-    """Check every file of a finished folder, and yield a line for each. Raises DataError for the first bad one."""
+    """Check every file of a finished folder, and yield a line for each, and what is wrong if several are bad.
+
+    Raises DataError at the end, which names the bad ones.
+    """
     check_is_pipeline_folder(folder)
     manifest = open_manifest(folder)
     vocabulary = check_vocabulary(folder, manifest)
     if manifest.kind == "statistics":
         unigrams_entry(folder, manifest)
+    bad: dict[str, DataError] = {}
     for shard in manifest.shards:
-        data = read_shard_bytes(folder, shard)
-        if shard.path.endswith(".arrow"):
-            path = storage.join(folder, shard.path)
-            table = shards.decode_table(data, path, row_schema(manifest, shard.path))
-            check_rows(table, path, shard, manifest, vocabulary)
-        yield f"ok  {shard.path}  {counted(shard.rows, 'row')}"
+        try:
+            check_shard(folder, shard, manifest, vocabulary)
+            yield f"ok  {shard.path}  {counted(shard.rows, 'row')}"
+        except DataError as error:
+            bad[shard.path] = error
+            yield f"bad {shard.path}"
+    if len(bad) == 1:
+        raise next(iter(bad.values()))
+    if bad:
+        yield from map(str, list(bad.values())[:LISTED])
+        more = f" and {len(bad) - LISTED:,} more" if len(bad) > LISTED else ""
+        names = ", ".join(list(bad)[:LISTED]) + more
+        raise DataError(f"{len(bad):,} of {len(manifest.shards):,} files of {folder} are bad: {names}. {ADVICE}")
+
+
+def check_shard(folder: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
+    """Raise DataError unless a file of a folder has the bytes and rows that the manifest states."""
+    data = read_shard_bytes(folder, shard)
+    if shard.path.endswith(".arrow"):
+        path = storage.join(folder, shard.path)
+        table = shards.decode_table(data, path, row_schema(manifest, shard.path))
+        check_rows(table, path, shard, manifest, vocabulary)
 
 
 def check_is_pipeline_folder(path: str) -> None:

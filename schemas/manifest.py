@@ -393,7 +393,10 @@ def _check_totals(manifest: Manifest, url: str) -> None:
 def read_shard_bytes(folder: str, shard: Shard) -> bytes:
     """Return a shard's bytes after checking their size and sha256. Raises DataError naming the shard."""
     url = storage.join(folder, shard.path)
-    data = storage.read(url)
+    try:
+        data = storage.read(url)
+    except DataError as error:
+        raise _missing(url) from error
     _check_bytes(data, shard, url)
     return data
 
@@ -404,8 +407,12 @@ def check_sizes(folder: str, manifest: Manifest) -> None:
     for shard in manifest.shards:
         url = storage.join(folder, shard.path)
         if shard.path not in sizes:
-            raise DataError(f"{url} does not exist, but {NAME} names it. {ADVICE}")
+            raise _missing(url)
         _check_size(sizes[shard.path], shard, url)
+
+
+def _missing(url: str) -> DataError:
+    return DataError(f"{url} does not exist, but {NAME} names it. {ADVICE}")
 
 
 def _check_size(size: int, entry: Shard | Part, url: str) -> None:

@@ -24,7 +24,7 @@ from schemas.vocabulary import Vocabulary
 from trainer.attention_choice import choose_attention
 from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
-from trainer.data.folder import PairFolder, check_model_vocabulary
+from trainer.data.folder import LABELED, PairFolder, check_model_vocabulary, missing_pair_objective
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger
@@ -203,14 +203,15 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
     ignored = ignored_keys(recipe.model, model.shape, sizes)
     found = [f"model.{key} changes nothing: {reason}." for key, reason in ignored.items()]
 
-    labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in ("nsp", "sop")]
+    labeled = [folder.folder for folder in folders if folder.manifest.options.get("objective") in LABELED]
     if labeled and model.pair_head is None:
         found.append(
             f"The pair labels of {', '.join(labeled)} are not predicted: {recipe.model.family} has no pair head."
         )
     elif labeled and recipe.objective.kind == "clm":
         found.append(f"The pair labels of {', '.join(labeled)} are not predicted while objective.kind is clm.")
-    return found
+    missing = missing_pair_objective(recipe, {folder.folder: folder.manifest for folder in folders})
+    return [*found, missing] if missing else found
 
 
 def device_name() -> str:

@@ -25,7 +25,7 @@ from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.batch_limits import divide_rounding_up, smallest_micro_batch
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import Recipe
-from trainer.data.folder import check_model_vocabulary, check_rows
+from trainer.data.folder import check_model_vocabulary, check_rows, missing_pair_objective
 from trainer.epochs import steps_of_epochs
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
@@ -107,7 +107,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     """Return what depends on the rows and micro-batches of a phase's recipe.
 
     Activations are those of one token, and of a micro-batch if it has a number. "memory_bytes" is then what a rank
-    needs in all at the recipe's engine.zero_stage, by the number of ranks.
+    needs in all at the recipe's engine.zero_stage, by the number of ranks. "missing" says that a pair objective is.
     """
     shape = encoder_shape(recipe.model, vocabulary)
     longest, mean_seen = row_lengths(recipe)
@@ -115,6 +115,9 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     token_bytes = round(activation_bytes(shape, recipe))
     tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
     memory = {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS}
+    folders = finished_folders(recipe)
+    is_known = len(folders) == len(recipe.data.folders)
+    missing = missing_pair_objective(recipe, {one: read_manifest(one, "pairs") for one in folders}) if is_known else ""
     return {
         "length": longest,
         "masked": masked,
@@ -123,6 +126,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * token_bytes,
         "memory_bytes": None if tokens is None else memory,
+        **({"missing": missing} if missing else {}),
     }
 
 

@@ -30,6 +30,8 @@ def description_lines(recipe: Recipe, config: str, described: dict[str, Any]) ->
 
         rows, tokens = totals(phase.recipe)
         yield f"  data    {_data(phase.recipe, figures['length'], rows, tokens)}"
+        if "missing" in figures:
+            yield f"          {figures['missing']}"
         yield f"  length  {shown if isinstance(shown, str) else _length(phase.recipe, steps, rows, tokens)}"
 
         flops = figures["flops_per_token"]

@@ -1,7 +1,8 @@
 """OUTPUT/clozeline.toml: a plan as a file that people read and change, and the commands that it makes.
 
 A section is a step, and its keys are the flags of the step's command; of [train], all but `config` and `processes` are
-keys of the recipe. `start` itself gives the flags that connect the steps, so they cannot stand there.
+keys of the recipe, with or without quotes. `start` itself gives the flags that connect the steps, so they cannot stand
+there.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _replace(lines: list[str], section: str, key: str, new: list[str]) -> None:
     """Replace the line of a key by new ones, which otherwise become the last of the section."""
     start = lines.index(f"[{section}]") + 1 if f"[{section}]" in lines else len(lines)
     end = next((at for at in range(start, len(lines)) if lines[at].startswith("[")), len(lines))
-    old = [at for at in range(start, end) if lines[at].startswith(f"{_key(key)} = ")]
+    old = [at for at in range(start, end) if lines[at].startswith((f"{_key(key)} = ", f"{key} = "))]
     at = old[0] if old else end - (not lines[end - 1])  # before the blank line
     lines[at : at + len(old)] = new
 
@@ -130,12 +131,28 @@ def parse(text: str, path: str) -> Values:
             raise UsageError(f"{shown}: there is no section {name!r}.{hint} Sections: {', '.join(SECTIONS)}.")
         if not isinstance(section, dict):
             raise UsageError(f"{shown}: {name} = {section!r} is not a section. Write [{name}], and its values below.")
-        _check_section(f"{shown}, [{name}]", name, section)
+        if name == "train":
+            plan[name] = _flat(section, f"{shown}, [{name}]")
+        _check_section(f"{shown}, [{name}]", name, plan[name])
 
     missing = [name for name in ("shard", "vocab", "pairs", "train") if name not in plan]
     if missing:
         raise UsageError(f"{shown} has no section [{missing[0]}]. Remove the file, and `start` writes a new one.")
     return {name: plan.get(name, {}) for name in SECTIONS}
+
+
+def _flat(section: dict[str, Any], place: str) -> dict[str, Any]:
+    """Return the section with keys such as run.max_hours, which TOML takes for tables if they have no quotes."""
+    flat: dict[str, Any] = {}
+    for key, value in section.items():
+        inner = {key: value}
+        if isinstance(value, dict) and value:
+            inner = {f"{key}.{name}": one for name, one in _flat(value, place).items()}
+        for name, one in inner.items():
+            if name in flat:
+                raise UsageError(f"{place}: {name} is there twice. Remove one of the lines.")
+            flat[name] = one
+    return flat
 
 
 def _check_section(place: str, name: str, section: dict[str, Any]) -> None:

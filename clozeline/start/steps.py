@@ -30,11 +30,13 @@ from pipeline.options import PairsJob, VocabJob
 from pipeline.readers.corpora import read_corpora
 from pipeline.readers.listing import list_inputs, without
 from schemas import storage
-from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedError
+from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedError, UsageError
 from schemas.manifest import NAME as MANIFEST
 from schemas.manifest import open_manifest
 from trainer import cli as trainer_cli
 from trainer.config.load import load_recipe
+from trainer.config.parse import keys_called
+from trainer.config.schema import Recipe
 from trainer.export import cli as export_cli
 
 NAME = "steps.json"
@@ -125,9 +127,23 @@ def _check(step: Step) -> None:
         _check_job(list(step.words[1:]))
     elif step.name == "train":
         options = trainer_cli.parser("clozeline train").parse_args(step.words[step.words.index("--config") :])
+        _check_keys([change.partition("=")[0] for change in options.set])
         load_recipe(options.config, options.set)
     else:
         export_cli.parser("clozeline export").parse_args(step.words[2:])
+
+
+def _check_keys(keys: list[str]) -> None:
+    """Raise UsageError for a key that stands under [train] and is neither one of a recipe nor its section."""
+    for key in keys:
+        if "." in key or key in Recipe.model_fields:
+            continue
+        hint = ""
+        if f"--{key}" in export_cli.parser("clozeline export").known_flags:
+            hint = " It is a flag of `export`: write it under [export]."
+        elif keys_called(key):
+            hint = f" Did you mean {' or '.join(keys_called(key))}?"
+        raise UsageError(f"{key} is no key of a recipe, which has the form section.key, as in run.seed.{hint}")
 
 
 def _check_job(words: list[str]) -> None:

@@ -29,7 +29,7 @@ from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.beam.steps import finished_pieces
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
-from pipeline.commit.finished import Wanted, finished_manifest
+from pipeline.commit.finished import Wanted, finished_manifest, warn_of_other_files
 from pipeline.commit.leases import Lease, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
@@ -120,7 +120,9 @@ def run_job(
     finished = finished_manifest(wanted, staging, is_dry_run(options))
     if finished is not None:
         return finished
-    return execute(plan(), command)
+    execution = plan()
+    warn_of_other_files(staging.output)
+    return execute(execution, command)
 
 
 def execute(execution: Execution, command: str) -> Manifest | None:

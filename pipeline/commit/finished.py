@@ -17,8 +17,9 @@ from pipeline.commit.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.folder_kinds import BEFORE_RUNS, UNFINISHED
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
-from schemas.terminal import one_line, tell
+from schemas.terminal import one_line, tell, tell_warning
 
 ADDED_BY_STEPS = {
     "text": (),
@@ -90,6 +91,19 @@ def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool
     if not dry_run:
         clean_up_after_kill(staging)
     return True
+
+
+def warn_of_other_files(output: str) -> None:
+    """Print a warning with the first file or folder of an output folder in which no job has worked yet."""
+    names = storage.names(output)
+    if manifests.NAME in names or any(name.startswith(UNFINISHED) for name in names):
+        return
+    others = [name for name in names if not BEFORE_RUNS.fullmatch(name)]
+    if others:
+        tell_warning(
+            f"{one_line(storage.printable(output))} holds other files, the first: {one_line(others[0])}. They stay, "
+            "and the result is written among them. An --output of its own keeps them apart."
+        )
 
 
 def _replaceable_root(wanted: Wanted, output: str) -> Manifest | None:

@@ -154,6 +154,7 @@ def _manifest(
             "cleaning": add_by_name([{"cleaning": survey.cleaning}, sums], "cleaning"),
             "undecodable": survey.undecodable,
             "unbroken_documents": survey.unbroken,
+            **({"paragraphs": survey.paragraphs} if survey.paragraphs else {}),
             **({"encodings": survey.encodings} if survey.encodings else {}),
             "documents_by_source": sums["sources"],
             **({"documents_by_language": sums["languages"]} if sums["languages"] else {}),

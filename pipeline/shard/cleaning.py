@@ -28,6 +28,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
+UNDECODABLE = "undecodable bytes removed"
+
 MAX_UNBROKEN_CHARACTERS = 2000
 
 MAX_MARKS = 30
@@ -86,7 +88,7 @@ def clean(text: str, counts: Counter[str]) -> str:
 
     undecodable = unusual.count("\ufffd")
     if undecodable:
-        counts["undecodable bytes removed"] += undecodable
+        counts[UNDECODABLE] += undecodable
         text = text.replace("\ufffd", "")
 
     if not patterns.to_compose.search(unusual):

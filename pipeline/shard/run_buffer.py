@@ -19,6 +19,7 @@ from pipeline.readers.record import EXCERPT_CHARACTERS, Record, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
+from pipeline.shard.paragraphs import count_piece
 from schemas.randomness import key
 from schemas.shards import TEXT_SCHEMA
 
@@ -101,6 +102,7 @@ class RunBuffer:
     undecodable: one report for each range with undecodable bytes.
     encodings: with --encoding auto, the number of files that were read in each, and the first one; see `add_encodings`.
     unbroken: documents with many lines and no blank line; see `note_unbroken`.
+    pieces: of plain text that blank lines cut; see `paragraphs_among`.
     hosts: number of kept documents by the host of their URL, copies among them.
     """
 
@@ -121,6 +123,7 @@ class RunBuffer:
     undecodable: list[Report] = field(default_factory=list)
     encodings: dict[str, Report] = field(default_factory=dict)
     unbroken: list[Report] = field(default_factory=list)
+    pieces: Counter[str] = field(default_factory=Counter)
     hosts: Counter[str] = field(default_factory=Counter)
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
@@ -169,7 +172,7 @@ class RunBuffer:
 
     def note_unbroken(self, record: Record, file_range: FileRange) -> None:
         """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
-        if file_range.format == "text" and _may_be_many_documents(record):
+        if _may_be_many_documents(record):
             self.unbroken.append(file_range.place(record.position) | {"lines": record.line_count})
 
     def reject(self, record: Rejected, file_range: FileRange) -> None:
@@ -252,6 +255,9 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
         undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
         undecodable.is_found = options.finds_encodings
         documents.note_encoding(file_range, options)
+        is_cut = file_range.format == "text" and options.text_layout == "blank_line"
+        if is_cut and file_range.start == 0:
+            documents.pieces["files"] += 1
 
         for record in read_records(file_range, options):
             if file_range.corpus:
@@ -262,8 +268,9 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
                 documents.reject(record, file_range)
             else:
                 documents.add(record, file_range, options)
-                if options.text_layout == "blank_line":
+                if is_cut:
                     documents.note_unbroken(record, file_range)
+                    count_piece(documents.pieces, record)
 
             # Checked after a document is added, so a run exceeds the limit by at most one document.
             if documents.characters >= RUN_CHARACTERS or len(documents.hosts) >= RUN_HOSTS:

@@ -14,6 +14,7 @@ from pipeline.readers.record import place_in_words
 from pipeline.readers.table import remedy_of
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
+from pipeline.shard.paragraphs import paragraphs_among
 from pipeline.shard.run_buffer import add_encodings
 from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
@@ -43,6 +44,7 @@ class CorpusSurvey:
     undecodable: statistics of the files with undecodable bytes.
     encodings: with --encoding auto, {name: {"files": number, "first": path}}.
     unbroken: number and first of the documents with many lines but no blank line.
+    paragraphs: as `paragraphs_among` returns them.
     domains: as `add_domains` returns them; None without URLs, and until they are added up.
     """
 
@@ -55,6 +57,7 @@ class CorpusSurvey:
     undecodable: Report | None = None
     unbroken: Report | None = None
     encodings: dict[str, Report] = field(default_factory=dict)
+    paragraphs: Report | None = None
     domains: Report | None = None
 
 
@@ -97,6 +100,7 @@ def add_runs(reports: Iterable[Report]) -> Report:
         "rejected_runs": sorted(name for run in runs for name in _runs_with_rejected(run)),
         "undecodable": reports_by_file(undecodable),
         "encodings": add_encodings(run.get("encodings", {}) for run in runs),
+        "pieces": add_by_name([run for run in runs if "pieces" in run], "pieces"),
         "unbroken": total(runs, "unbroken"),
         "first_unbroken": _first(runs, "first_unbroken"),
     }
@@ -145,6 +149,7 @@ def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> Cor
         undecodable=undecodable_statistics(added["undecodable"]),
         unbroken=unbroken_documents(added),
         encodings=added["encodings"],
+        paragraphs=paragraphs_among(added["pieces"]),
     )
 
 

@@ -166,6 +166,7 @@ def run_report(name: str, documents: RunBuffer) -> Report:
         "first_rejected": _first(name, documents.excerpts),
         "undecodable": documents.undecodable,
         "encodings": documents.encodings,
+        "pieces": dict(sorted(documents.pieces.items())),
         "unbroken": len(documents.unbroken),
         "first_unbroken": _first(name, documents.unbroken),
     }

@@ -202,6 +202,22 @@ def test_verify_checks_every_folder(command, vocab: Path, tmp_path: Path) -> Non
     assert f"{tmp_path}/none does not exist" in done.stdout and "ok  tokenizer.json" in done.stdout
 
 
+def test_verify_names_every_bad_or_missing_shard(command, text: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(text, tmp_path / "text")
+    names = [f"text-0000{number}-of-00003.arrow" for number in range(3)]
+    (copy / names[2]).unlink()
+    done = command("verify", copy)
+    advice = "Copy the folder again or rebuild it with --overwrite."
+    missing = f"{copy}/{names[2]} does not exist, but manifest.json names it. {advice}"
+    assert done.returncode == 3 and done.stderr == f"clozeline: {missing}\n"
+    assert f"ok  {names[1]}" in done.stdout and f"bad {names[2]}" in done.stdout
+
+    os.truncate(copy / names[0], 10)
+    done = command("verify", copy)
+    assert done.returncode == 3 and f"2 of 3 files of {copy} are bad: {names[0]}, {names[2]}. {advice}" in done.stderr
+    assert f"{copy}/{names[0]} has 10 bytes" in done.stdout and missing in done.stdout
+
+
 def test_a_run_on_a_store_has_its_checkpoints() -> None:
     manifest = json.dumps({"files": [{"path": "x", "bytes": 0}]})
     files = {"recipe.toml": RECIPE, "metrics.jsonl": METRICS}

@@ -64,6 +64,7 @@ MISTAKES = {
     "train --config tiny --config bert_base": (2, "--config is given twice, as tiny and as bert_base. Give it once."),
     # the encoder
     "export nope --output {out}": (2, "nope holds no checkpoint. Give the run.output of a recipe"),
+    "export {pairs} --output {out}": (2, "{pairs} is pair shards and holds no checkpoint. Give the run.output of a"),
     "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),

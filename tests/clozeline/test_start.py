@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.cli import main
+from clozeline.start import plan_file
 from pipeline.inspection import inspect_all
 from tests import forked
 from tests.conftest import Run
@@ -227,6 +228,28 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
         ("size = 4000", 'size = "big"', [], "toml, [vocab]: argument --size: 'big' is not a whole number above 0"),
         ("max_length", "short_seq_prob = 0.1\nmax_length", [], "toml, [pairs]: --short_seq_prob changes nothing"),
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
+        (
+            "[export]",
+            "best = true\n[export]",
+            [],
+            "[train]: best is no key of a recipe, which has the form section.key",
+        ),
+        ("[export]", "best = true\n[export]", [], "It is a flag of `export`: write it under [export]."),
+        ("[export]", "max_hours = 1\n[export]", [], "as in run.seed. Did you mean run.max_hours?"),
+        (
+            "[export]",
+            "run.max_hours = 1\n[export]",
+            [],
+            "[train]: run.max_hours is there twice. Remove one",
+        ),
+        ("[export]", "run = {}\n[export]", [], "[train]: run = {} must be a number"),
+        ('"run.max_hours"', "run.maxhours", [], "unknown key run.maxhours. Did you mean run.max_hours?"),
+        (
+            '"run.max_hours" = 0.17',
+            "[train.run]\nmax_hours = 0.17 ",
+            ["--hours", "3"],
+            'flags change nothing in it. Change there: [train] config, [train] "run.max_hours".',
+        ),
         ("run.max_hours", "run.maxhours", [], "unknown key run.maxhours. Did you mean run.max_hours?"),
         ("[export]", "[export]\naverage = 0", [], "toml, [export]: argument --average: "),
         ('hours" =', 'hours"=', ["--hours", "3"], "flags change nothing in it. Change there: [train] config, [train]"),
@@ -273,6 +296,20 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     assert plan_of() == first
     assert main(["start", "other"]) == 2
     assert "FOLDER other is not what out/clozeline.toml has, my texts. Change it there" in capsys.readouterr().err
+
+
+def test_keys_of_the_recipe_need_no_quotes(folder: Path) -> None:
+    start = ["start", str(folder), "--plan_only"]
+    assert main([*start, "--hours", "0.05"]) == 0
+    first = plan_file.parse(Path("out/clozeline.toml").read_text(), "")
+    change('"run.max_hours" = 0.05', "run.max_hours = 0.06 ")
+    assert main(start) == 0
+    plan = plan_file.parse(Path("out/clozeline.toml").read_text(), "")
+    assert plan["train"] == first["train"] | {"run.max_hours": 0.06}
+
+    assert main([*start, "--hours", "0.05"]) == 0
+    assert plan_file.parse(Path("out/clozeline.toml").read_text(), "") == first
+    assert Path("out/clozeline.toml").read_text().count("max_hours") == 1
 
 
 def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, StorageError, UsageError
+from schemas.folder_kinds import EMPTY, RECIPE, RUN, what_is
 
 if TYPE_CHECKING:
     from trainer.checkpoint.state import TrainingState
@@ -71,6 +72,17 @@ def checkpoint_path(run: str, step: int) -> Path:
 def steps_saved(run: str) -> list[int]:
     """Return the steps that have a checkpoint with a manifest, oldest first. `run` may be a URL."""
     return [step for step in steps_named(run) if storage.exists(storage.join(location(run, step), MANIFEST))]
+
+
+def no_checkpoint(run: str) -> UsageError:
+    """Return the error for a path without checkpoints, which says what it is, if it is something else than a run."""
+    what = what_is(run)
+    is_what = f"is {what} and " if what not in ("", EMPTY, RUN) else ""
+    inside = storage.join(run, "run")
+    where = f" {inside} is a run." if storage.exists(storage.join(inside, RECIPE)) else ""
+    return UsageError(
+        f"{run} {is_what}holds no checkpoint.{where} Give the run.output of a recipe that has been trained."
+    )
 
 
 def steps_named(run: str) -> list[int]:

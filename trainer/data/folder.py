@@ -27,9 +27,13 @@ from trainer.data.remote import RemoteShards
 from trainer.data.rows import Block, ShardRows, rows_from_table, stored_masks_from_table
 from trainer.data.shared import open_shared
 from trainer.logs import logger
+from trainer.models.families import FAMILIES
 
 CACHE_FOLDER = "~/.cache/clozeline"
 CACHE_BYTES = 50 * 10**9
+
+LABELED = {"nsp", "sop"}
+"""The objectives whose rows have pair labels."""
 
 
 class PairFolder:
@@ -189,13 +193,32 @@ def open_folders(recipe: Recipe) -> list[PairFolder]:
 def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
     """Log a warning if the pair labels of two folders mean different things."""
     objectives = {folder.manifest.options["objective"]: folder.folder for folder in folders}
-    if {"nsp", "sop"} <= set(objectives):
+    if set(objectives) >= LABELED:
         logger.warning(
             "%s has pairs for nsp and %s for sop: one head learns that label 1 means a random second segment and that "
             "it means swapped ones. Build both with the same --objective, unless that is meant.",
             objectives["nsp"],
             objectives["sop"],
         )
+
+
+def missing_pair_objective(recipe: Recipe, manifests: dict[str, Manifest]) -> str:
+    """Return a sentence if the model has a head for pair labels and no folder has any; empty otherwise.
+
+    manifests: of all folders of data.pairs, by path. Recipes that continue an encoder (adapt_domain) need no labels.
+    """
+    model = recipe.model
+    if model.init_from is not None or not FAMILIES[model.family].pair_head or recipe.objective.kind == "clm":
+        return ""
+    objectives = {folder: manifest.options["objective"] for folder, manifest in manifests.items()}
+    if not objectives or not LABELED.isdisjoint(objectives.values()):
+        return ""
+    have = " and ".join(f"{folder} has {objective}" for folder, objective in objectives.items())
+    wanted = "nsp" if model.family == "bert" else "sop"
+    return (
+        f"{have}, so no pair objective is trained: {wanted.upper()}, which {model.family} is made for, needs pairs "
+        f"of --objective {wanted}."
+    )
 
 
 def open_folder(recipe: Recipe, folder: str) -> PairFolder:

@@ -15,7 +15,15 @@ from typing import Any
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, UsageError
 from schemas.terminal import counted
-from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, best_step, location, steps_named, steps_saved
+from trainer.checkpoint.format import (
+    CHECKPOINTS_FOLDER,
+    MANIFEST,
+    best_step,
+    location,
+    no_checkpoint,
+    steps_named,
+    steps_saved,
+)
 from trainer.config.record import RECIPE, flatten, shown_value
 from trainer.models.families import GENERATOR_FOLDER
 
@@ -109,9 +117,7 @@ def steps_to_export(run: str, step: int | None, best: bool, average: int) -> lis
     """
     saved = steps_saved(run)
     if not saved:
-        inside = storage.join(run, "run")
-        where = f" {inside} is a run." if storage.exists(storage.join(inside, RECIPE)) else ""
-        raise UsageError(f"{run} holds no checkpoint.{where} Give the run.output of a recipe that has been trained.")
+        raise no_checkpoint(run)
     if step is not None and step not in saved:
         raise UsageError(f"{run} holds no checkpoint of step {step}. It holds {', '.join(map(str, saved))}.")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from schemas import storage
 from schemas.errors import UsageError
-from trainer.checkpoint.format import MANIFEST, checkpoint_path, steps_saved
+from trainer.checkpoint.format import MANIFEST, checkpoint_path, no_checkpoint, steps_saved
 from trainer.metrics.curves import SCORES_FILE, read_scores
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
@@ -34,7 +34,7 @@ def steps_of(run: str, which: str) -> list[int]:
         )
     saved = steps_saved(run)
     if not saved:
-        raise UsageError(f"{run} holds no checkpoint. Give the run.output of a recipe that has been trained.")
+        raise no_checkpoint(run)
     if which == ALL:
         return saved
     if which == LAST:

@@ -107,3 +107,27 @@ def test_an_input_file_that_was_changed_later_is_no_success(command: Command, co
     os.utime(source, ns=(later, later))
     done = command(*shard)
     assert done.returncode == 2 and f"{source} was changed after it was made" in done.stderr, done.stderr
+
+
+def test_files_that_are_not_of_a_job_are_named_before_it_writes_among_them(
+    command: Command, corpus: Path, text: Path, tmp_path: Path
+) -> None:
+    shard = ("shard", "--input", corpus, "--num_shards", 3)
+    vocab = ("vocab", "--text", text, "--model", "wordpiece", "--size", 160)
+    for words in (shard, vocab):
+        output = tmp_path / words[0]
+        output.mkdir()
+        for name in ("notes.jsonl", "zoo.txt", ".hidden", "job.log"):
+            (output / name).touch()
+        done = command(*words, "--output", output)
+        assert done.returncode == 0 and done.stderr.startswith(
+            f"clozeline: warning: {output} holds other files, the first: notes.jsonl. They stay, and the result is "
+            "written among them. An --output of its own keeps them apart.\n"
+        )
+        again = command(*words, "--output", output, "--overwrite")
+        assert again.returncode == 0 and "holds other files" not in again.stderr
+        assert (output / "notes.jsonl").exists()
+
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/.gitkeep").touch()
+    assert "holds other files" not in command(*shard, "--output", tmp_path / "empty").stderr

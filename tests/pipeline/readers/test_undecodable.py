@@ -130,3 +130,13 @@ def test_lines_that_may_be_documents_are_noted(tmp_path: Path, lines: int, line:
         assert isinstance(record, Record)
         documents.note_unbroken(record, file_range)
     assert bool(documents.unbroken) == warned
+
+
+@pytest.mark.parametrize(("damage", "is_older"), [("\ufffd".encode(), True), (b"\x80", False)])
+def test_replacement_characters_of_the_files_are_known_from_undecodable_bytes(
+    command, tmp_path: Path, damage: bytes, is_older: bool
+) -> None:
+    (tmp_path / "x.txt").write_bytes(PROSE.encode() * 60 + damage + b" end.\n")
+    done = command("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "out")
+    line = next(line for line in done.stdout.splitlines() if "undecodable bytes removed 1" in line)
+    assert ("(U+FFFD in the files, where an earlier program could not decode a byte)" in line) == is_older

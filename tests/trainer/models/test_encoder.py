@@ -11,6 +11,7 @@ from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
 from schemas.randomness import key
 from schemas.vocabulary import read_vocabulary
+from tests.conftest import rows
 from tests.small_models import (
     FAMILIES,
     alone,
@@ -30,6 +31,8 @@ from trainer.data.folder import PairFolder
 from trainer.data.order import build_sources
 from trainer.data.share import RankShare
 from trainer.data.stream import MaskingSchedule, Stream
+from trainer.describe import describe_recipe
+from trainer.description import description_lines
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
 from trainer.models.hf_load import warm_start
@@ -272,6 +275,32 @@ def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: P
         )
         assert (model(batch).pair_sum.item() > 0) == (family == "bert")
     assert counts == {"bert": 12, "roberta": 0}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "named"),
+    [
+        ("bert", [], "NSP, which bert is made for, needs pairs of --objective nsp."),
+        ("albert", [], "SOP, which albert is made for, needs pairs of --objective sop."),
+        ("electra", [], ""),
+        ("bert", ["objective.kind=clm"], ""),
+        ("bert", ["model.init_from=some/bert"], ""),
+    ],
+)
+def test_a_pair_objective_that_the_pairs_lack_is_named(
+    command, text: Path, vocab: Path, family: str, changes: list[str], named: str
+) -> None:
+    single_segments = rows(command, "single_segments", text, vocab, "full_sentences")
+    changes = [f"model.family={family}", f"data.pairs={single_segments}", *changes]
+    recipe = load_recipe("tests/recipes/small_bert.toml", changes)
+    folder = PairFolder(str(single_segments))
+    found = notes(recipe, [folder], build_model(recipe.model, folder.vocabulary.size, 0))
+    begins = f"{single_segments} has full_sentences, so no pair objective is trained: "
+    assert found == ([begins + named] if named else [])
+
+    described = describe_recipe(recipe)
+    assert described.get("missing", "") == "".join(found)
+    assert ("no pair objective is trained" in " ".join(description_lines(recipe, "x", described))) == bool(named)
 
 
 def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
