@@ -64,6 +64,8 @@ SETTINGS = {
 PARTS = (NAME, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.jsonl")
 """Files that are no corpus, wherever they are."""
 
+LEDGER = "ledger.parquet"  # of pipeline/ledger.py, which takes long to load
+
 
 def _of_file(path: str, rows: int) -> Iterator[str]:
     folder, _, name = path.rpartition("/")
@@ -75,6 +77,10 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
         yield from _of_settings(path)
     elif name.endswith(".html"):
         yield from (f"{path}: a page", *next_is("open it with a browser"))
+    elif name == LEDGER and storage.exists(storage.join(folder or ".", NAME)):
+        yield f"{path}: the ledger of {what_is(folder or '.')}, a table of what was left out or cut, and why"
+        yield labeled("columns", '"File formats" in the documentation explains them')
+        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
     elif name in PARTS or _is_json_of_ours(folder or ".", name):
         yield f"{path}: a part of {what_is(folder or '.') or 'its folder'}"
         yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")

@@ -59,6 +59,8 @@ def main() -> None:
 
     if not questions:  # as of text without spaces between words
         return
+    if questions[0][1]:
+        print("The word in parentheses was hidden from the model:")
     filled = [("Word frequencies alone, whatever the sentence:", answers(counts_V / counts_V.sum(), tokenizer))]
     for sentence, word in questions:
         inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")

@@ -245,6 +245,9 @@ def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) 
     assert "WordPiece, " in shown["tokenizer.json"] and "[MASK]" in shown["tokenizer.json"]
     assert "a part of a model" in shown["config.json"]
     assert "12 parameters" in command("inspect", folder).stdout
+    ledger = command("inspect", pairs / "ledger.parquet").stdout.splitlines()
+    assert ledger[0].startswith(f"{pairs}/ledger.parquet: the ledger of pair shards, a table of what ")
+    assert ledger[-1].split() == ["next", "clozeline", "inspect", str(pairs)]
     write(tmp_path / "started", START)
     assert (
         "steps.json: a part of a folder of `clozeline start`\n"

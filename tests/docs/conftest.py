@@ -29,6 +29,7 @@ SMALL_RUN = {
     "batch.micro_batch": 16,
     "schedule.warmup_steps": 2,
     "engine.precision": "fp32",
+    "run.max_hours": "none",
     "run.max_steps": 6,
     "run.stop_at": 6,
     "run.log_every": 1,

@@ -28,8 +28,15 @@ def test_the_quickstart(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_a_corpus_from_a_to_z(sandbox: Sandbox) -> None:
+def test_a_corpus_from_a_to_z(sandbox: Sandbox, documents: list[str]) -> None:
+    Path("articles").mkdir()
+    for number, text in enumerate(documents):
+        paragraphs = text.replace(". ", ".\n\n")
+        Path("articles", f"{number}.txt").write_text(paragraphs)
+
     sandbox.run_page("docs/own_corpus.md")
+    kept, held_out = (read_manifest(f"out/{name}", "text").totals["documents"] for name in ("text", "text_heldout"))
+    assert kept + held_out == len(set(documents)), "a file is a document"
     assert '"eval_mlm_loss"' in Path("out/run/metrics.jsonl").read_text()
     assert Path("out/hf/model.safetensors").exists()
 

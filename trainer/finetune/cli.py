@@ -40,7 +40,11 @@ TASK.toml sets the kind of the task, its files and its training values, for exam
   epochs = 3
   lr = 5e-5
 
-docs/finetune.md explains them. The same command continues a fine-tuning that was stopped or killed.
+"Fine-tuning" in the documentation explains them, and this prints all keys:
+
+  python -m trainer.finetune.document /dev/stdout
+
+The same command continues a fine-tuning that was stopped or killed.
 """
 
 

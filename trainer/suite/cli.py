@@ -37,7 +37,8 @@ def parser(prog: str) -> CommandParser:
             f"{prog} out/run --checkpoints all --suite my_suite.toml --output out/over_time",
         ],
         EXIT_CODES,
-        "docs/suites.md explains suite files. The same command continues a suite that was stopped or killed.",
+        '"Suites" in the documentation explains suite files. '
+        "The same command continues a suite that was stopped or killed.",
     )
     what = "encoders in the Hugging Face format; NAME=FOLDER names a column"
     flags.add_argument("folders", nargs="+", metavar="FOLDER", help=what)
