@@ -7,6 +7,7 @@ the same file.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeline.look import Look, megabytes
+from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import counted
 from trainer.config.load import recipe_comment, recipe_text
@@ -112,6 +114,7 @@ def decide(folder: str, look: Look, machine: Machine, hours: float, language: st
 def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     settings = {
         "input": Setting([folder]),
+        "corpus_name": Setting(_corpus_name(folder), "of this text, for the cards"),
         "language": _language(look, language),
         "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
         "dedup": Setting(
@@ -124,6 +127,12 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     if look.text_key != "text":
         settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings
+
+
+def _corpus_name(folder: str) -> str:
+    """Return the name of a folder or file; of a pattern, that of the folder in front of it."""
+    named = re.split(r"[^/]*[*?\[]", storage.printable(folder))[0]
+    return os.path.basename(os.path.abspath(named)).lstrip("-") or "texts"
 
 
 def _holdout(documents: int) -> Setting:

@@ -81,7 +81,8 @@ class Resolved:
 
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in (*LIMITS, *CORPUS_FACTS)}
+        unkeyed = (*LIMITS, *CORPUS_FACTS)
+        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in unkeyed}
         options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
         whole = one_listing(listings)
         identity: dict[str, Any] = {
