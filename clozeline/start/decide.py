@@ -159,7 +159,8 @@ def _vocab(look: Look) -> dict[str, Setting]:
     size = next((entries for most, entries in VOCABULARY_SIZES if look.text_bytes <= most), LARGE_VOCABULARY)
     why = f"for some {look.text_bytes / 1e6:,.1f} MB of text"
     if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
-        size, why = MIN_OF_IDEOGRAPHS, "single characters take thousands of entries in Chinese and Japanese"
+        size = MIN_OF_IDEOGRAPHS
+        why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
 
     if any(look.languages.get(code, 0) > 0.05 for code in UNSPACED):
         return {
@@ -257,8 +258,12 @@ def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Sett
     }
     meant = values["run"]["max_hours"]
     if hours < meant:
-        steps = max(10, round(values["schedule"]["warmup_steps"] * hours / meant))
-        settings["schedule.warmup_steps"] = Setting(steps, "fewer than the recipe's, for so short a run")
+        warmup, every = values["schedule"]["warmup_steps"], values["evaluation"]["every"]
+        short = "fewer than the recipe's, for so short a run"
+        settings["schedule.warmup_steps"] = Setting(max(10, round(warmup * hours / meant)), short)
+        most = max(10, int(every * hours / meant))  # and checkpoints, at multiples of the recipe's, are evaluated, too
+        steps = next(steps for steps in range(most, 0, -1) if every % steps == 0)
+        settings["evaluation.every"] = Setting(steps, "fewer than the recipe's, for about as many held-out points")
     return settings
 
 
