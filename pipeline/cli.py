@@ -33,6 +33,9 @@ NOT_FOR_SAMPLES = (
     "shuffle",
     "max_bad_ratio",
     "seed",
+    "corpus_name",
+    "corpus_license",
+    "corpus_url",
 )
 """Flags of `shard` about what comes after the documents' steps, which --sample leaves out."""
 STOPPED = "stopped. Run the same command again to continue; finished pieces are reused."

@@ -34,6 +34,7 @@ ABOUT = {
         ),
         {
             "files": "input inputs exclude output format text_layout text_key encoding",
+            "the corpus, for cards": "corpus_name corpus_license corpus_url",
             "languages and sentences": "language languages min_language_confidence sentence_splitter",
             "what is left out": "filters sample decontaminate decontaminate_words mask_private dedup drop_repeats",
             "what is written": "holdout num_shards shard_megabytes seed",

@@ -76,12 +76,12 @@ def left_out(ledger: Iterable[LedgerEntry]) -> list[LeftOut]:
     return stages
 
 
-def ledger_table(text: Manifest, corpora: Iterable[str], of_pairs: Iterable[LedgerEntry] = ()) -> bytes:
+def ledger_table(text: Manifest, of_pairs: Iterable[LedgerEntry] = ()) -> bytes:
     """Return ledger.parquet of a text, or of pairs and their text. The same ledgers give the same bytes.
 
-    corpora: the names of those of --inputs. of_pairs: the ledger of pairs.
+    of_pairs: the ledger of pairs.
     """
-    names = set(corpora)
+    names = {corpus["name"] for corpus in text.options.get("corpora", [])}
     staged = [(stage_of(entry.reason), entry) for entry in text.ledger]
     staged += [(PAIRS, entry) for entry in of_pairs]
     staged.sort(key=lambda row: (_ORDER.index(row[0]), row[1].reason, row[1].source))

@@ -74,6 +74,11 @@ class ShardJob:
         metavar="NAME",
         recorded=False,
     )
+    corpus_name: str | None = option(
+        None, help="what the corpus of --input is called, on the cards of the text, its pairs and the model"
+    )
+    corpus_license: str | None = option(None, help="its license, as any text, for the cards")
+    corpus_url: str | None = option(None, metavar="URL", help="where it is from, for the cards")
     output: str = output_flag()
     format: Format | Literal["auto"] = option(
         "auto",

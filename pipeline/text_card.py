@@ -38,11 +38,6 @@ CORPUS_COLUMNS = ("corpus", "license, origin, date", "documents")
 def text_facts(manifest: Manifest, inputs: list[Input]) -> TextFacts:
     """Return the facts of a text folder. inputs: all of them, which the manifest lacks if they are in parts."""
     statistics = manifest.statistics
-    sources = statistics["documents_by_source"]
-    corpora = [
-        CorpusFacts(documents=sources.get(corpus["name"], 0), **{key: corpus[key] for key in FACTS if key in corpus})
-        for corpus in manifest.options.get("corpora", [])
-    ]
     return TextFacts(
         fingerprint=manifest.fingerprint,
         files=len(inputs),
@@ -50,16 +45,29 @@ def text_facts(manifest: Manifest, inputs: list[Input]) -> TextFacts:
         documents=manifest.totals.get("documents", 0),
         sentences=manifest.totals.get("sentences", 0),
         text_bytes=manifest.totals["text_bytes"],
-        sources=largest_first(sources.items()),
+        sources=largest_first(statistics["documents_by_source"].items()),
         language=statistics.get("language", ""),
         languages=largest_first(statistics.get("documents_by_language", {}).items()),
-        corpora=corpora,
+        corpora=_corpora(manifest),
         left_out=left_out(manifest.ledger),
         cleaning=largest_first(statistics.get("cleaning", {}).items()),
         domains=domains_of(statistics),
         sentences_per_document=statistics.get("log2_sentences_per_document", []),
         characters_per_sentence=statistics.get("log2_characters_per_sentence", []),
     )
+
+
+def _corpora(manifest: Manifest) -> list[CorpusFacts]:
+    """Return the corpora of --inputs, or the only one of --input if it was given a name."""
+    options = manifest.options
+    if "corpus_name" in options:
+        said = {key: options.get(f"corpus_{key}", "") for key in ("name", "license", "url")}
+        return [CorpusFacts(documents=manifest.totals.get("documents", 0), **said)]
+    sources = manifest.statistics["documents_by_source"]
+    return [
+        CorpusFacts(documents=sources.get(corpus["name"], 0), **{key: corpus[key] for key in FACTS if key in corpus})
+        for corpus in options.get("corpora", [])
+    ]
 
 
 def text_card(manifest: Manifest, facts: TextFacts) -> str:
@@ -92,7 +100,7 @@ def came_in(facts: TextFacts) -> dict[str, Any]:
         },
         "corpus_columns": CORPUS_COLUMNS,
         "corpora": [_corpus_row(corpus, facts.documents) for corpus in facts.corpora],
-        "sources": bars(facts.sources, facts.documents),
+        "sources": bars(facts.other_sources, facts.documents),
         "stages": [
             (STAGES.get(stage.stage, stage.stage), stage.count, bars(_entries(stage.largest, stage.count), whole))
             for stage in facts.left_out

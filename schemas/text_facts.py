@@ -24,7 +24,7 @@ _FACTS = ConfigDict(extra="ignore", frozen=True)
 
 
 class CorpusFacts(BaseModel):
-    """A corpus of `shard --inputs`: what its file says, and how many of its documents are in the text."""
+    """A corpus as `shard --inputs` or `--corpus_name` describe it, and how many of its documents are in the text."""
 
     model_config = _FACTS
 
@@ -84,6 +84,12 @@ class TextFacts(BaseModel):
     domains: DomainFacts | None = None
     sentences_per_document: list[Size] = []
     characters_per_sentence: list[Size] = []
+
+    @property
+    def other_sources(self) -> list[Named]:
+        """The sources, if they are not the corpora themselves: formats, or what records name."""
+        names = {cut(corpus.name) for corpus in self.corpora}
+        return self.sources if any(source not in names for source, _ in self.sources[:MAX_LISTED]) else []
 
 
 def facts_of(statistics: dict[str, Any]) -> TextFacts | None:

@@ -26,6 +26,7 @@ from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_folder import describe_run
 from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.record import RECIPE
 from trainer.config.schema import Recipe
@@ -359,6 +360,8 @@ def open_metrics(
         # A run that is over keeps the recipe that its steps used.
         if state.step < context.last_step or not (Path(run.folder) / RECIPE).exists():
             describe_run(context.run_recipe, folders)
+        else:
+            keep_text_facts(run.folder, [folder.manifest for folder in folders])
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
             model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))

@@ -7,6 +7,7 @@ the same file.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -16,6 +17,7 @@ from glob import escape
 from typing import Any, NamedTuple
 
 from pipeline.look import Look, megabytes
+from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import counted
 from trainer.config.load import recipe_comment, recipe_text
@@ -116,6 +118,7 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
         names = [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
         settings["exclude"] = Setting(names, "cannot be read; without this line the whole step fails")
     settings |= {
+        "corpus_name": Setting(_corpus_name(folder), "of this text, for the cards"),
         "language": _language(look, language),
         "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
         "dedup": Setting(
@@ -128,6 +131,12 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     if look.text_key != "text":
         settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings
+
+
+def _corpus_name(folder: str) -> str:
+    """Return the name of a folder or file; of a pattern, that of the folder in front of it."""
+    named = re.split(r"[^/]*[*?\[]", storage.printable(folder))[0]
+    return os.path.basename(os.path.abspath(named)).lstrip("-") or "texts"
 
 
 def _holdout(documents: int) -> Setting:
@@ -154,7 +163,8 @@ def _vocab(look: Look) -> dict[str, Setting]:
     size = next((entries for most, entries in VOCABULARY_SIZES if look.text_bytes <= most), LARGE_VOCABULARY)
     why = f"for some {look.text_bytes / 1e6:,.1f} MB of text"
     if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
-        size, why = MIN_OF_IDEOGRAPHS, "single characters take thousands of entries in Chinese and Japanese"
+        size = MIN_OF_IDEOGRAPHS
+        why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
 
     if any(look.languages.get(code, 0) > 0.05 for code in UNSPACED):
         return {
@@ -252,8 +262,12 @@ def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Sett
     }
     meant = values["run"]["max_hours"]
     if hours < meant:
-        steps = max(10, round(values["schedule"]["warmup_steps"] * hours / meant))
-        settings["schedule.warmup_steps"] = Setting(steps, "fewer than the recipe's, for so short a run")
+        warmup, every = values["schedule"]["warmup_steps"], values["evaluation"]["every"]
+        short = "fewer than the recipe's, for so short a run"
+        settings["schedule.warmup_steps"] = Setting(max(10, round(warmup * hours / meant)), short)
+        most = max(10, int(every * hours / meant))  # and checkpoints, at multiples of the recipe's, are evaluated, too
+        steps = next(steps for steps in range(most, 0, -1) if every % steps == 0)
+        settings["evaluation.every"] = Setting(steps, "fewer than the recipe's, for about as many held-out points")
     return settings
 
 

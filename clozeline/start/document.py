@@ -51,7 +51,7 @@ How many steps fit is measured on the first ones, so the hours are the setting.
 AFTER_TIMES = """\
 - **Small batches** for short runs: what is learned early depends on the number of steps, not on that of tokens.
 - **The learning rate** is lower for larger models and longer runs. [Curves](curves.md) shows one that is too high.
-- A run that is shorter than its recipe's hours has a shorter warm-up.
+- A run that is shorter than its recipe's hours has a shorter warm-up, and evaluations after fewer steps.
 """
 
 

@@ -42,16 +42,19 @@ Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""
 
 
-LICENSE = '# license = "cc-by-4.0"  # of the model, for its card\n'
-"""The end of the file, in [export], which is last."""
+OFFERED = {
+    "shard": '# corpus_license = "cc-by-4.0"\n# corpus_url = "https://..."\n',
+    "export": '# license = "cc-by-4.0"  # of the model, for its card\n',
+}
+"""The last lines of sections: what only the user can know."""
 
 
 def to_text(sections: Sections, folder: str, command: str) -> str:
     """Return the file. folder: what was looked at. command: the one that made it."""
     parts = [HEADER.format(command=command), f"[start]\nfolder = {_value(folder)}\n"]
     for name, settings in sections.items():
-        parts.append("\n".join([f"[{name}]", *_lines(settings)]) + "\n")
-    return "\n".join(parts) + LICENSE
+        parts.append("\n".join([f"[{name}]", *_lines(settings)]) + "\n" + OFFERED.get(name, ""))
+    return "\n".join(parts)
 
 
 def with_settings(text: str, sections: Sections, path: str) -> str:

@@ -34,6 +34,7 @@ from schemas.errors import INTERRUPTED, ClozelineError, DataError, PreemptedErro
 from schemas.manifest import NAME as MANIFEST
 from schemas.manifest import open_manifest
 from trainer import cli as trainer_cli
+from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
 from trainer.config.schema import Recipe
@@ -98,13 +99,12 @@ def key_of(step: Step, needed: list[str], facts: Facts) -> str:
 
 
 def _result_of(step: Step, key: str, output: str) -> str:
-    """Return what identifies the result of a step: its rows and the licenses of their corpora, or the step's key."""
+    """Return what identifies the result of a step: its rows, or the step's key."""
     if not step.is_job:
         return key
     folders = [os.path.join(output, step.folder + suffix) for suffix in ("", "_heldout")]
     roots = [open_manifest(folder) for folder in folders if os.path.exists(os.path.join(folder, MANIFEST))]
-    parts = [[root.fingerprint, root.statistics.get("text", {}).get("corpora")] for root in roots]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([root.fingerprint for root in roots]).encode()).hexdigest()
 
 
 def check_steps(steps: list[Step], place: str) -> None:
@@ -193,6 +193,9 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
         if begun is not None and begun.key == key and begun.is_done and is_there:
             results[step.name] = _result_of(step, key, output)
+            if step.name == "train":  # the same rows may now be of a corpus with a name or a license
+                pairs = open_manifest(os.path.join(output, "pairs"))
+                keep_text_facts(os.path.join(output, step.folder), [pairs])
             print(f"{title}: done before", flush=True)
             continue
 

@@ -310,8 +310,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFact
         return
 
     plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
-    corpora = [corpus.name for corpus in facts.corpora]
-    plan.staging.put(LEDGER_FILE, ledger_table(text, corpora, manifest.ledger))
+    plan.staging.put(LEDGER_FILE, ledger_table(text, manifest.ledger))
     extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
     publish_output(plan.staging, manifest, extra)
 

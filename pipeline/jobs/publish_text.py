@@ -116,7 +116,7 @@ def _stage_card(manifest: Manifest, inputs: list[Input], staging: Staging) -> di
     """Put the card and the ledger's table into staging. Returns their paths in the text folder by their names there."""
     facts = text_facts(manifest, inputs)
     staging.put(CARD_FILE, text_card(manifest, facts).encode())
-    staging.put(LEDGER_FILE, ledger_table(manifest, [corpus.name for corpus in facts.corpora]))
+    staging.put(LEDGER_FILE, ledger_table(manifest))
     return {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE}
 
 

@@ -28,7 +28,11 @@ LIMITS = ("max_bad_ratio", "max_undecodable_ratio")
 They change no piece, so they are not part of the staging's key: a job with other limits reuses the pieces.
 """
 
+CORPUS_FACTS = ("corpus_name", "corpus_license", "corpus_url")
+"""What the cards say of the corpus of --input. These change no piece either."""
+
 OPTIONAL = (
+    *CORPUS_FACTS,
     "languages",
     "min_language_confidence",
     "filters",
@@ -77,7 +81,8 @@ class Resolved:
 
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in LIMITS}
+        unkeyed = (*LIMITS, *CORPUS_FACTS)
+        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in unkeyed}
         options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
         whole = one_listing(listings)
         identity: dict[str, Any] = {
@@ -103,6 +108,7 @@ def resolved(job: ShardJob) -> Resolved:
     """
     if (job.input is None) == (job.inputs is None):
         raise UsageError("Give --input, with files or folders, or --inputs, with a TOML file of several corpora.")
+    _check_corpus_facts(job)
     corpora = [Corpus(patterns=tuple(job.input))] if job.input is not None else read_corpora(str(job.inputs))
     jobs = [_with_codes(_with_options(job, corpus)) for corpus in corpora]
 
@@ -121,6 +127,17 @@ def resolved(job: ShardJob) -> Resolved:
         job = replace(job, decontaminate=sets.names)
     jobs = [replace(one, filters=job.filters, languages=job.languages) for one in jobs]
     return Resolved(job, tuple(zip(corpora, jobs, strict=True)), sets)
+
+
+def _check_corpus_facts(job: ShardJob) -> None:
+    given = [f"--{name}" for name in CORPUS_FACTS if getattr(job, name)]
+    if given and job.inputs is not None:
+        raise UsageError(
+            f"{given[0]} is of the corpus of --input. Write it into {storage.printable(job.inputs)}, as "
+            f"{given[0].removeprefix('--corpus_')} of each [[corpus]]."
+        )
+    if given and not job.corpus_name:
+        raise UsageError(f"{given[0]} needs --corpus_name, under which the cards show it.")
 
 
 def one_listing(listings: list[Listing]) -> Listing:

@@ -87,6 +87,10 @@ def test_the_plan_says_what_is_read_and_why(folder: Path, capsys: pytest.Capture
     assert plan["train"]["config"] == "cpu_hour" and plan["train"]["run.max_hours"] == 2
     assert plan["shard"]["language"] == "en"
     assert plan["shard"]["text_key"] == "text|body|content"
+    assert plan["shard"]["corpus_name"] == "my texts"
+    lines = Path("out/clozeline.toml").read_text().split("\n")
+    at = lines.index("[vocab]")
+    assert lines[at - 3 : at] == ['# corpus_license = "cc-by-4.0"', '# corpus_url = "https://..."', ""]
     assert [path.name for path in Path("out").iterdir()] == ["clozeline.toml"]
 
 
@@ -117,11 +121,17 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     assert "progress    step 12 of 12" in shown and "word frequencies alone give" in shown
     assert "step        12 after " in shown and " parameters" in shown
 
+    card = Path("out/hf/README.md").read_text()
+    assert "| my texts | not stated |" in card and "A license is not stated." in card
+    assert re.search(r"By format, .*: text \d+, (csv|jsonl|parquet) 1\d, ", card)
+
+    change('# corpus_license = "cc-by-4.0"', 'corpus_license = "CC0"')
     change("size = 300", "size = 320")  # the words of this text are fewer: the vocabulary is the same
     shutil.copy(folder / "notes.txt", folder / "notes (2).txt")  # whose documents are there already
     again = run(*start)
     assert again.returncode == 0 and again.stdout.count("done before") == 1, again.stdout
-    assert "train: done before" in again.stdout and "8 files" in Path("out/hf/README.md").read_text()
+    assert "train: done before" in again.stdout and "9 files" in (card := Path("out/hf/README.md").read_text())
+    assert "| my texts | CC0 |" in card and "not stated" not in card
     assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
 
     change('"run.max_steps" = 12', '"run.max_steps" = 8')
@@ -275,6 +285,7 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     start = ["start", str(folder)]
     assert main([*start, "--hours", "0.05", "--plan_only"]) == 0
     told = capsys.readouterr().out
+    assert plan_of()["train"]["evaluation.every"] == 375  # 1,500 x 0.05 / 0.17, and a divisor of 1,500
     assert "Warning: 0.05 hours are few for cpu_minutes" in told and "of text is little. Expect a model" in told
     change("size = 4000 ", "size = 300  # for a test")
     (folder / "more.jsonl").write_text('{"essay": "A new kind of file."}\n' * 3)
@@ -354,6 +365,21 @@ def test_the_form_of_a_path_makes_no_other_model(
     plan.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))  # an editor on Windows
     assert main(["start", str(folder), "--output", "out", "--plan_only"]) == 0
     assert "is written" not in capsys.readouterr().out.partition("is written")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("my texts/", "my texts"), (".", "here"), ("my texts/*.jsonl", "my texts"), ("?.txt", "here")]
+)
+def test_the_corpus_is_called_as_its_folder(
+    documents: list[str], given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "my texts").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for path in ("my texts/a.jsonl", "a.txt"):
+        Path(path).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:40]))
+    assert main(["start", given, "--output", "../out", "--plan_only"]) == 0
+    assert plan_of("../out")["shard"]["corpus_name"] == name
 
 
 @pytest.mark.parametrize(("documents_there", "share"), [(20, False), (40, 0.15), (120, 0.05)])

@@ -28,11 +28,14 @@ def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path,
 def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished[0], tmp_path / "run")
     before = {path.name: path.read_bytes() for path in out.glob("recipe*")}
+    facts = (out / "text_facts.json").read_bytes()
+    (out / "text_facts.json").write_text("{}")  # as of pairs whose text was described later
     done = training.warm(1, out, run__max_steps=6, optimizer__lr=0.01)
     assert done.returncode == 0, done.stderr
     assert "step 6 was reached before, and run.max_steps is 6, so nothing is trained." in done.stdout
     assert "lr was" not in done.stdout
     assert {path.name: path.read_bytes() for path in out.glob("recipe*")} == before
+    assert (out / "text_facts.json").read_bytes() == facts
 
     done = training.warm(1, out, run__max_steps=4)
     assert done.returncode == 0, done.stderr

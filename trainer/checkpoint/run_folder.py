@@ -161,7 +161,7 @@ def describe_run(recipe: Recipe, folders: list[PairFolder]) -> None:
     Raises StorageError.
     """
     write_recipe(recipe)
-    keep_text_facts(recipe.run.folder, folders)
+    keep_text_facts(recipe.run.folder, [folder.manifest for folder in folders])
     run = Path(recipe.run.folder)
     source = storage.join(folders[0].folder, vocabulary.VOCABULARY_FOLDER)
     for name in storage.names(source):

@@ -10,23 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from schemas import storage
+from schemas.manifest import Manifest
 from schemas.text_facts import TextFacts, dumped, facts_of
-from trainer.data.folder import PairFolder
 from trainer.logs import logger
 
 TEXT_FACTS_FILE = "text_facts.json"
 
 
-def keep_text_facts(run: str, folders: Sequence[PairFolder]) -> None:
-    """Add what these pairs say about their text to the run's file. Pairs of earlier versions say nothing.
+def keep_text_facts(run: str, manifests: Sequence[Manifest]) -> None:
+    """Add what these manifests of pairs say about their text to the run's file. Pairs of earlier versions say nothing.
 
     Raises StorageError.
     """
     facts = read_text_facts(run)
-    for folder in folders:
-        found = facts_of(folder.manifest.statistics)
+    for manifest in manifests:
+        found = facts_of(manifest.statistics)
         if found is not None:
-            facts[folder.manifest.fingerprint] = found
+            facts[manifest.fingerprint] = found
 
     if facts:
         content = {fingerprint: dumped(found) for fingerprint, found in sorted(facts.items())}

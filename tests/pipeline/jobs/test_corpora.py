@@ -129,3 +129,50 @@ def test_one_of_input_and_inputs_is_needed(command, tmp_path: Path, flags: list[
     done = command("shard", "--output", tmp_path / "text", *flags)
     assert done.returncode == 2
     assert "Give --input, with files or folders, or --inputs" in done.stderr
+
+
+def test_the_corpus_of_input_is_named_on_the_cards_and_its_shards_stay_the_same(command, tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    (tmp_path / "books.txt").write_text(f"{ARTICLE['en']}\n\n{ARTICLE['de']}\n")
+    files = ("--input", tmp_path / "news.jsonl", tmp_path / "books.txt", "--text_key", "body")
+    facts = ("--corpus_name", "News <2024>", "--corpus_license", "CC0", "--corpus_url", "https://news.example.org")
+    assert command("shard", *files, "--output", tmp_path / "plain").returncode == 0
+    assert command("shard", *files, *facts, "--output", tmp_path / "named").returncode == 0
+    assert rows_of(tmp_path / "named") == rows_of(tmp_path / "plain")
+
+    plain, named = (read_manifest(str(tmp_path / name), "text") for name in ("plain", "named"))
+    assert named.fingerprint == plain.fingerprint
+    assert named.options == plain.options | {
+        "corpus_name": "News <2024>",
+        "corpus_license": "CC0",
+        "corpus_url": "https://news.example.org",
+    }
+    vocab = ("--text", tmp_path / "named", "--output", tmp_path / "vocab", "--model", "wordpiece", "--size", 200)
+    assert command("vocab", *vocab).returncode == 0
+    pairs = ("--text", tmp_path / "named", "--vocab", tmp_path / "vocab", "--output", tmp_path / "pairs")
+    assert command("pairs", *pairs, "--objective", "nsp", "--max_length", 32).returncode == 0
+    for folder in ("named", "pairs"):
+        page = (tmp_path / folder / "card.html").read_text()
+        assert "News &lt;2024&gt;" in page and "CC0, https://news.example.org" in page and "402 (100.0%)" in page
+        assert "Documents by source" in page and "agency" in page and "text" in page
+    assert "CC0  https://news.example.org" in command("inspect", tmp_path / "pairs").stdout
+
+    other = command("shard", *files, "--corpus_name", "Papers", "--output", tmp_path / "named")
+    assert other.returncode == 2 and "--corpus_name News <2024>, and this command has Papers" in other.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--inputs", "corpora.toml", "--corpus_name", "A"], "Write it into corpora.toml, as name of each [[corpus]]"),
+        (["--input", "news.jsonl", "--corpus_license", "CC0"], "--corpus_license needs --corpus_name"),
+    ],
+)
+def test_facts_of_a_corpus_stand_with_its_files(
+    command, tmp_path: Path, flags: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_corpora(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    done = command("shard", "--output", "text", *flags)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and expected in done.stderr
+    assert not Path("text").exists()

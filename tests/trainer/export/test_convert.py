@@ -111,7 +111,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "- Capital letters become small, and accents are dropped.\n",
         "BertForPreTraining",
         "hidden_size = 64",
-        "| source (licenses are not stated) | documents |\n|---|---|\n| s0 |",
+        "| source | documents |\n|---|---|\n| s0 |",
     ):
         assert told in card
     assert str(pairs) not in card and str(tmp_path.parent) not in card
