@@ -220,7 +220,8 @@ def _no_document_message(added: Report) -> str:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
         remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
-        are_foreign = added["ledger"] and all(reason.startswith("file that looks like") for reason, _, _ in added["ledger"])
+        reasons = [reason for reason, _, _ in added["ledger"]]
+        are_foreign = reasons != [] and all(reason.startswith("file that looks like") for reason in reasons)
         fallback = "Give files of text." if are_foreign else "Check --format, --text_layout and --text_key."
         sentences.append(" ".join(filter(None, remedies)) or fallback)
     return " ".join(sentences)
