@@ -22,7 +22,8 @@ def test_it_is_short() -> None:
 
 
 def test_it_names_the_wheel_and_the_makefile_s_verbs() -> None:
-    assert f"clozeline-{__version__}-py3-none-any.whl[all]" in README
+    for page in (README, PAGES["docs/quickstart.md"]):
+        assert f"clozeline-{__version__}-py3-none-any.whl[all]" in page
     makefile = (ROOT / "Makefile").read_text()
     verbs = re.findall(r"`make (\w+)`", README)
     assert verbs == ["demo", "test"]
