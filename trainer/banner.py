@@ -15,7 +15,7 @@ from trainer.data.share import places_before
 from trainer.describe import count_parameters
 from trainer.distributed.process_group import device_of_rank
 from trainer.logs import IN_FILE_ONLY, logger
-from trainer.metrics.presentation import keep_running
+from trainer.metrics.presentation import keep_running, three_digits
 from trainer.models.pretraining import PretrainingModel
 
 
@@ -62,4 +62,4 @@ def training_lines(
     passes = places_before(batch, end - phase.steps_before) / totals[unit]
     resumed = f", from step {step + 1:,}" if step > phase.steps_before else ""
     first = f"{phase.steps_before + 1:,} to " if phase.steps_before else ""
-    yield f"  length  {first}{counted(end, 'step')} {of_batch}{resumed}: {passes:.3g} passes over the data"
+    yield f"  length  {first}{counted(end, 'step')} {of_batch}{resumed}: {three_digits(passes)} passes over the data"

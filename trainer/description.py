@@ -13,6 +13,7 @@ from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 from trainer.data.share import places_before
 from trainer.describe import RANKS, finished_folders, why_unfinished
+from trainer.metrics.presentation import three_digits
 
 
 def description_lines(recipe: Recipe, config: str, described: dict[str, Any]) -> Iterator[str]:
@@ -65,7 +66,7 @@ def _data(recipe: Recipe, longest: int, rows: int, tokens: int) -> str:
 def _length(recipe: Recipe, steps: int, rows: int, tokens: int) -> str:
     batch = recipe.batch
     unit, whole = ("rows", rows) if batch.global_tokens is None else ("tokens", tokens)
-    passes = f": {places_before(batch, steps) / whole:.3g} passes over the data" if whole else ""
+    passes = f": {three_digits(places_before(batch, steps) / whole)} passes over the data" if whole else ""
     return f"{counted(steps, 'step')} of {batch.size:,} {unit}{passes}"
 
 

@@ -265,9 +265,10 @@ def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Sett
         warmup, every = values["schedule"]["warmup_steps"], values["evaluation"]["every"]
         short = "fewer than the recipe's, for so short a run"
         settings["schedule.warmup_steps"] = Setting(max(10, round(warmup * hours / meant)), short)
-        most = max(10, int(every * hours / meant))  # and checkpoints, at multiples of the recipe's, are evaluated, too
+        # One takes as long as dozens of steps. Checkpoints, at multiples of the recipe's number, are evaluated, too.
+        most = max(every // 3, int(every * hours / meant))
         steps = next(steps for steps in range(most, 0, -1) if every % steps == 0)
-        settings["evaluation.every"] = Setting(steps, "fewer than the recipe's, for about as many held-out points")
+        settings["evaluation.every"] = Setting(steps, "fewer than the recipe's, for a few held-out points")
     return settings
 
 

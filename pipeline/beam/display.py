@@ -15,7 +15,8 @@ This holds only while a command runs, and only if logging has not been set up: a
 Progress is measured by the engine's counters or else by the pieces in the job's staging. Dataflow and Prism count
 finished pieces while a job runs; Flink, Spark and local runners do not. For those the staging folder is listed, which
 on an object store takes one request per thousand reports, and takes at most LOOKING_SHARE of the time. On a terminal,
-progress is a bar with MB/s and the time left; elsewhere it is a line every PRINT_EVERY seconds.
+progress is a bar with MB/s and the time left, or of a small job the time alone; elsewhere it is a line every
+PRINT_EVERY seconds.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ LOOK_EVERY = 0.5  # seconds between looks at a local folder
 LOOK_EVERY_IN_STORE = 5.0  # seconds; listing an object store is a request, so it is looked at less often
 LOOKING_SHARE = 0.05  # of the time, at most; a long listing is repeated after a long pause
 PRINT_EVERY = 30.0  # seconds
+FEW_PIECES = 3  # of so few, none is finished for most of the time: the line on a terminal has the time, and no share
 STOP_SECONDS = 2.0  # how long the end of a job waits for its last progress line
 
 
@@ -175,7 +177,8 @@ class JobProgress:
         total = self.work.bytes
         finished = self._finished_bytes(0)  # by an earlier attempt, in no time of this one
 
-        with progress.Bar(self.name, total or None, "B" if total else "", done=finished) as bar:
+        is_shared = self.work.pieces > FEW_PIECES
+        with progress.Bar(self.name, total if is_shared else None, "B" if is_shared else "", done=finished) as bar:
             while not done.wait(pause):
                 looked = monotonic()
                 finished = self._finished_bytes(finished)

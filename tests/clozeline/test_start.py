@@ -285,7 +285,7 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     start = ["start", str(folder)]
     assert main([*start, "--hours", "0.05", "--plan_only"]) == 0
     told = capsys.readouterr().out
-    assert plan_of()["train"]["evaluation.every"] == 375  # 1,500 x 0.05 / 0.17, and a divisor of 1,500
+    assert plan_of()["train"]["evaluation.every"] == 500  # of 1,500
     assert "Warning: 0.05 hours are few for cpu_minutes" in told and "of text is little. Expect a model" in told
     change("size = 4000 ", "size = 300  # for a test")
     (folder / "more.jsonl").write_text('{"essay": "A new kind of file."}\n' * 3)

@@ -49,10 +49,15 @@ def lines_on(written: str) -> list[str]:
 
 def test_a_job_on_a_terminal(corpus: Path, tmp_path: Path) -> None:
     shard = ["python", "-m", "pipeline", "shard", "--input", corpus, "--output"]
-    code, written = on_terminal([*shard, tmp_path / "text"])
+    code, written = on_terminal([*shard, tmp_path / "text", "--num_shards", "5"])
     assert code == 0
-    assert re.search(r"\rshard: +0%\|\x1b\[32m.*B/s\]", written)
+    assert "%" not in written, "of one piece, a share is 0 until all is done"
     assert lines_on(written)[0].startswith(f"{tmp_path}/text: 120 documents")
+
+    vocab = ["python", "-m", "pipeline", "vocab", "--text", tmp_path / "text", "--output", tmp_path / "vocab"]
+    code, written = on_terminal([*vocab, "--model", "wordpiece", "--size", "300"])
+    assert code == 0
+    assert re.search(r"\rvocab: +0%\|\x1b\[32m.*B/s\]", written)
 
     code, written = on_terminal([*shard, tmp_path / "again", "--language", "xx"], NO_COLOR="1")
     assert code == 2 and "\x1b" not in written

@@ -86,6 +86,23 @@ def test_three_runs_on_one_page(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert "2 ranks, H100" in texts and "clozeline train --config mine --set data.pairs=my/pairs" in texts
 
 
+def test_the_best_is_marked_where_runs_compare_and_what_charts_leave_out_is_said_once(here: Path) -> None:
+    for name, speed in (("a", 1.0), ("b", 2.0)):
+        folder = run_folder(here / name, 0.001, 40)
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"tokens_per_second": 1.0', f'"tokens_per_second": {speed}'))
+    assert report.main(["a", "b"]) == 0
+    page = (here / "report.html").read_text()
+    assert page.count('<td class="good">') == 1
+    assert page.count("leave out the first steps") == 1 and page.count("<figure>") > 2
+
+    recipe = here / "b/recipe.toml"
+    recipe.write_text(recipe.read_text().replace("held_out", "others"))
+    assert report.main(["a", "b"]) == 0
+    page = (here / "report.html").read_text()
+    assert "held-out losses do not compare" in page and '<td class="good">' not in page
+
+
 def test_the_page_follows_a_run_until_ctrl_c(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

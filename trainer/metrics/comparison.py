@@ -109,7 +109,7 @@ def _do_compare(records: Sequence[RunRecord]) -> bool:
 def _figures(records: Sequence[RunRecord]) -> list[Row]:
     """Return the key figures, and the loss after the last step at which all runs were evaluated.
 
-    The best of each row is marked, except for losses on other pairs.
+    The best of each row is marked if the runs have the same held-out pairs.
     """
     do_compare = _do_compare(records)
     found = [figures(record) for record in records]
@@ -118,8 +118,7 @@ def _figures(records: Sequence[RunRecord]) -> list[Row]:
         shown = [one[name] for one in found]
         cells = [figure.text for figure in shown]
         if set(cells) != {"-"}:
-            better = first.better if do_compare or not name.startswith("held-out") else 0
-            rows.append(Row(name, cells, _best([figure.value for figure in shown], better)))
+            rows.append(Row(name, cells, _best([figure.value for figure in shown], first.better if do_compare else 0)))
     return [*(_at_common_step(records) if do_compare else []), *rows]
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from schemas import storage
 from schemas.charts import short
 from schemas.terminal import counted
-from trainer.metrics.presentation import duration, or_dash, shown_path
+from trainer.metrics.presentation import duration, or_dash, shown_path, three_digits
 from trainer.metrics.run_record import RunRecord
 
 CARD = "card.html"
@@ -51,7 +51,7 @@ def figures(record: RunRecord) -> dict[str, Figure]:
         "accuracy": _figure(last.get("mlm_accuracy"), "{:.1%}".format),
         "steps": Figure(f"{last['step']:,}{of_all}"),
         "tokens": _figure(last.get("tokens"), short),
-        "passes over the data": _figure(_passes(record), "{:.3g}".format),
+        "passes over the data": _figure(_passes(record), three_digits),
         "time": _figure(last.get("seconds"), duration),
         "tokens per second": _figure(median(rates) if rates else None, short, 1),
         "parameters": _figure(record.starts[-1].parameters if record.starts else None, short),

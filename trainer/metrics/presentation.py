@@ -43,6 +43,11 @@ def shown_name(path: str) -> str:
     return "/".join(PurePath(shown_path(absolute)).parts[-2:])
 
 
+def three_digits(number: float) -> str:
+    """Return a number with three significant digits. Example: `three_digits(11779.5)` -> `"11,800"`."""
+    return f"{float(f'{number:.3g}'):,g}"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as text in at most two units. Example: `duration(3725)` -> `"1 h 2 min"`."""
     minutes, seconds_left = divmod(round(seconds), 60)

@@ -105,7 +105,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "# English masked language model, BERT, 2 layers of 64\n",
         " steps on ",
         " parameters.\n",
-        f'from_pretrained("{tmp_path.name}/hf")',
+        f'from_pretrained("{tmp_path.name}/hf")  # the folder of this file\n',
         "- All that it knows is from ",
         "in this one, so the model may repeat both.\n",
         "- Capital letters become small, and accents are dropped.\n",
@@ -182,7 +182,7 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
     assert "on 1 rank, Lovelace 1.\n" in card and "| The ____ \\| sees. | cat 99% |\n" in card
     assert "parentheses" not in card, "no word is known"
     to_the_hub = model_card(str(run), load_recipe(str(run / "recipe.toml"), []), [4], writing=Writing(repository="a/b"))
-    assert 'from_pretrained("a/b")' in to_the_hub and "sees" not in to_the_hub
+    assert 'from_pretrained("a/b")\n' in to_the_hub and "sees" not in to_the_hub
 
 
 def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_path: Path, monkeypatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from schemas.masking import KINDS
 from trainer.metrics.log import NAMES
-from trainer.metrics.presentation import duration, shown_path
+from trainer.metrics.presentation import duration, shown_path, three_digits
 from trainer.metrics.run_page import write_report
 
 
@@ -115,3 +115,8 @@ def test_a_run_without_metrics_has_no_report(tmp_path: Path) -> None:
 )
 def test_durations_are_worded(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("number", "text"), [(11779.5, "11,800"), (1.184, "1.18"), (0.00971, "0.00971"), (12, "12")])
+def test_passes_have_three_digits_and_no_exponent(number: float, text: str) -> None:
+    assert three_digits(number) == text
