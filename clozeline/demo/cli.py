@@ -146,7 +146,8 @@ def make_pairs(out: Path, megabytes: int) -> None:
     vocab = out / "vocab"
     command(f"python -m clozeline.demo.corpus {out}/corpus.jsonl --megabytes {megabytes}")
     shard = f"--output {text} --num_shards 4 --dedup exact --holdout 0.02"
-    command(f"clozeline shard --input {out}/corpus.jsonl {shard}")
+    facts = '--corpus_name "documentation of Python and installed packages"'
+    command(f"clozeline shard --input {out}/corpus.jsonl {facts} {shard}")
     command(f"clozeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
 
     rows = "--objective full_sentences --max_length 128"
