@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.folder_lines import LABEL_WIDTH, labeled, next_is
+from pipeline.look import entries_for
 from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
@@ -34,7 +35,7 @@ from schemas.vocabulary import (
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
 NEXT = {
-    "text": "clozeline vocab --text {path} --output DIR --model wordpiece --size 30522",
+    "text": "clozeline vocab --text {path} --output DIR --model wordpiece --size {size}",
     "counts": "clozeline vocab --counts {path} --output DIR --model wordpiece --size 30522",
     "vocab": "clozeline pairs --text TEXT --vocab {path} --output DIR --objective nsp",
     "pairs": "clozeline train --config tiny --set data.pairs={path} --set run.output=DIR",
@@ -99,7 +100,8 @@ def inspect(path: str, rows: int) -> Iterator[str]:
         largest = max(manifest.shards, key=lambda shard: shard.rows)
         yield from show_shard(storage.join(path, largest.path), rows)
     yield ""
-    yield from next_is(NEXT[manifest.kind].format(path=shlex.quote(path)))
+    size = entries_for(manifest.totals.get("text_bytes", 0))
+    yield from next_is(NEXT[manifest.kind].format(path=shlex.quote(path), size=size))
 
 
 def show_shard(path: str, rows: int) -> Iterator[str]:

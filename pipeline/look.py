@@ -61,6 +61,10 @@ MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
+VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
+"""(bytes of text, entries) up to which that many entries suffice."""
+LARGE_VOCABULARY = 30_522
+
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
 """Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
@@ -166,6 +170,11 @@ def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
     records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count)
     yield from islice((record for record, _ in records if isinstance(record, Record)), count)
+
+
+def entries_for(text_bytes: int) -> int:
+    """Return the size of a vocabulary for this much text."""
+    return next((entries for most, entries in VOCABULARY_SIZES if text_bytes <= most), LARGE_VOCABULARY)
 
 
 def look_lines(folder: str, look: Look) -> Iterator[str]:

@@ -253,9 +253,11 @@ def unknown_flags(
     flags = [word for word in unknown if word.startswith("-")]
     if not flags:
         first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
+        flag = next((name for name in ("--input", "--text", "--pairs") if name in known), "")
+        advice = f" Give them behind {flag}." if flag else ""
         return UsageError(
-            f"unexpected arguments: {first}. If they come from a name with spaces or a pattern, quote it, so that the "
-            "shell does not split or expand it: 'folder/*.txt'."
+            f"unexpected arguments: {first}.{advice} If they come from a name with spaces or a pattern, quote it, so "
+            "that the shell does not split or expand it: 'folder/*.txt'."
         )
     hints = [f"Unknown flag {flag}.{hint(flag.split('=')[0], known)}" for flag in flags]
     see = f" See `{prog} --help`." if prog else ""

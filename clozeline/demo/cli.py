@@ -262,6 +262,8 @@ def show(line: str) -> None:
     print(f"\n$ {line}", flush=True)
     if line.startswith(LAUNCHER):
         print("The launcher loads torch before it starts the ranks, which takes seconds.", flush=True)
+    elif "blanks" in line:
+        print("It loads torch and transformers, which takes seconds.", flush=True)
 
 
 def arguments(line: str) -> list[str]:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from clozeline.installation import missing_extras
@@ -31,6 +32,7 @@ from schemas.errors import DataError, UsageError
 from schemas.manifest import open_manifest
 from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
+from trainer.checkpoint.run_lock import held
 from trainer.command_line import EXIT_CODES
 
 
@@ -107,9 +109,10 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         print(f"{one_line(path)} is written.")
     if options.plan_only:
         return 0
-    code = run_steps(steps, plan, output)
-    if code == 0:
-        print_lines(closing_lines(output, plan, steps[-1].words[2:]))
+    with held(Path(output)):
+        code = run_steps(steps, plan, output)
+        if code == 0:
+            print_lines(closing_lines(output, plan, steps[-1].words[2:]))
     return code
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Any, NamedTuple
 
-from pipeline.look import Look, megabytes
+from pipeline.look import Look, entries_for, megabytes
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import counted
@@ -24,10 +24,6 @@ from trainer.config.load import recipe_comment, recipe_text
 
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
-
-VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
-"""(bytes of text, entries) up to which that many entries suffice."""
-LARGE_VOCABULARY = 30_522
 
 LAYOUTS = {
     "file": "a file of plain text is one document; blank lines divide its paragraphs",
@@ -160,7 +156,7 @@ def _language(look: Look, given: str | None) -> Setting:
 
 
 def _vocab(look: Look) -> dict[str, Setting]:
-    size = next((entries for most, entries in VOCABULARY_SIZES if look.text_bytes <= most), LARGE_VOCABULARY)
+    size = entries_for(look.text_bytes)
     why = f"for some {look.text_bytes / 1e6:,.1f} MB of text"
     if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
         size = MIN_OF_IDEOGRAPHS

@@ -211,7 +211,8 @@ def versions() -> dict[str, str]:
 
 def cell(text: str) -> str:
     """Return any text as it can stand in a cell of a table in Markdown."""
-    return html.escape(" ".join(text.split()), quote=False).replace("\\", "\\\\").replace("|", "\\|")
+    marks = r"[\\|]" if "://" in text else r"[\\|`*_\[\]]"
+    return re.sub(marks, r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def last_metrics(run: str, step: int) -> LastMetrics:

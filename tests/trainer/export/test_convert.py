@@ -179,7 +179,7 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "## On held-out pairs\n\nFrom 56 documents in 1,234 rows that were not trained on.\n\n" in card
     assert "| at step 4 | |\n|---|---|\n| masked LM loss | 3.000 |\n" in card
-    assert "on 1 rank, Lovelace 1.\n" in card and "| The ____ \\| sees. | cat 99% |\n" in card
+    assert "on 1 rank, Lovelace 1.\n" in card and "| The \\_\\_\\_\\_ \\| sees. | cat 99% |\n" in card
     assert "parentheses" not in card, "no word is known"
     to_the_hub = model_card(str(run), load_recipe(str(run / "recipe.toml"), []), [4], writing=Writing(repository="a/b"))
     assert 'from_pretrained("a/b")\n' in to_the_hub and "sees" not in to_the_hub
