@@ -209,9 +209,13 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
+def _without_text(kind: Kind) -> str:
+    return f" without text{advice_on('without text', kind.name)}"
+
+
 def _no_text(folder: str, kinds: list[Kind], causes: list[str]) -> UsageError:
     found = ", ".join(
-        f"{kind.files:,} x {kind.name}{' without text' if kind.is_read else advice_on(kind.name)}" for kind in kinds
+        f"{kind.files:,} x {kind.name}{_without_text(kind) if kind.is_read else advice_on(kind.name)}" for kind in kinds
     )
     return UsageError(
         " ".join([f"{storage.printable(folder)} holds no text that can be read: {found}.", *_first(causes)])

@@ -254,6 +254,8 @@ def unknown_flags(
     if not flags:
         first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
         flag = next((name for name in ("--input", "--text", "--pairs") if name in known), "")
+        if flag and os.path.exists(unknown[0]):
+            return UsageError(f"unexpected arguments: {first}. Did you mean {flag} {unknown[0]}?")
         advice = f" Give them behind {flag}." if flag else ""
         return UsageError(
             f"unexpected arguments: {first}.{advice} If they come from a name with spaces or a pattern, quote it, so "

@@ -32,6 +32,7 @@ from trainer.data.share import RankShare
 from trainer.data.stream import CPU, BatchFormat, MaskingSchedule, Stream, needs_draws
 from trainer.logs import logger
 from trainer.metrics.log import Figures
+from trainer.metrics.presentation import HELD_OUT_PROB
 from trainer.metrics.sums import NAMES_BY_KIND, Sums, check_any_predicted, evaluation_figures
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
@@ -40,8 +41,6 @@ from trainer.step import host_counts
 
 EVALUATION_SEED = 0
 """The seed of the order and the masks of held-out rows. It does not depend on the run's seed."""
-
-MASK_PROB = 0.15
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ class Evaluation:
 
         # Batches are not padded to one shape: nothing is kept for gradients, so they may be larger than in training.
         permuted = FAMILIES[recipe.model.family].two_streams
-        schedule = KindsInTurn(Masking(self._kind, MASK_PROB), permuted=permuted, kinds=self._kinds)
+        schedule = KindsInTurn(Masking(self._kind, HELD_OUT_PROB), permuted=permuted, kinds=self._kinds)
         batch_format = BatchFormat(device=device, has_draws=self._detects_replaced)
         bounds = self._bounds_of(recipe, sources[0], share)
         self._batches = len(bounds) * len(self._kinds)

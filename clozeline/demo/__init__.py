@@ -1,1 +1,1 @@
-"""`clozeline demo`: all of Clozeline in two minutes, on the documentation that Python carries."""
+"""`clozeline demo`: all of Clozeline in two to three minutes, on the documentation that Python carries."""

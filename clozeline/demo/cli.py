@@ -70,7 +70,7 @@ def parser(prog: str) -> CommandParser:
     """Return the parser of the command line."""
     flags = CommandParser(
         prog,
-        "All of Clozeline in two minutes: text, vocabulary, pairs, a training that is killed and resumed, an export, "
+        "All of Clozeline in two to three minutes: text, vocabulary, pairs, a training that is killed and resumed, an export, "
         "blanks filled in.",
         [prog, f"{prog} --output out/small --megabytes 2 --set run.max_steps=100"],
     )

@@ -23,17 +23,21 @@ from clozeline.start.decide import DEFAULT_HOURS, Machine, Sections, changes, ch
 from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import check_steps, is_trained, run_steps
+from pipeline import cli as pipeline_cli
 from pipeline.look import look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
-from schemas.command_line import CommandParser, file_path, filled, folder_path, run
+from schemas.command_line import CommandParser, file_path, filled, flag_hint, folder_path, run
 from schemas.errors import DataError, UsageError
+from schemas.folder_kinds import CHECKPOINT, MODEL, RUN, SUITE, TUNED, what_is
 from schemas.manifest import open_manifest
 from schemas.terminal import counted, one_line, padded, print_lines
 from schemas.urls import normal
 from trainer.checkpoint.run_lock import held
 from trainer.command_line import EXIT_CODES
+from trainer.config.parse import keys_called
+from trainer.export import cli as export_cli
 
 
 def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> int:
@@ -41,15 +45,44 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline start") -> i
     return run(lambda: _start(parser(prog).parse_args(arguments), prog))
 
 
+class Parser(CommandParser):
+    """The parser of `start`, which has the flags of no step: they are lines of clozeline.toml."""
+
+    def _unexpected(self, others: list[str]) -> UsageError:
+        if any(word.startswith("-") for word in others):
+            return super()._unexpected(others)
+        return UsageError(
+            f"start takes one FOLDER, and {1 + len(others):,} were given. Give a folder that holds all, or quote a "
+            "pattern, so that the shell does not expand it: 'folder/*.txt'."
+        )
+
+
+def _flag_hint(flag: str, known: Iterable[str]) -> str:
+    """Return where a flag of a step, or a key of its recipe, is set."""
+    name = flag.removeprefix("--").replace("-", "_")
+    flags = {job: pipeline_cli.parser("clozeline").commands[job].known_flags for job in ("shard", "vocab", "pairs")}
+    flags["export"] = export_cli.parser("clozeline export").known_flags
+    section = next((step for step, names in flags.items() if f"--{name}" in names), "")
+    if name in ("config", "recipe"):
+        section, name = "train", "config"
+    elif not section and keys_called(name):
+        section, name = "train", keys_called(name)[0]
+    if not section:
+        return flag_hint(flag, known)
+    return f" Set {name} under [{section}] in clozeline.toml, which --plan_only writes into DIR."
+
+
 def parser(prog: str) -> CommandParser:
     """Return the parser of the command line."""
-    top = CommandParser(
+    top = Parser(
         prog,
         "From a folder of text to an encoder: look at the files, say what will be done and why, write that to "
         "DIR/clozeline.toml, and do it; the same command continues after any interruption.",
         [f"{prog} my_texts --output out/mine --hours 2", f'{prog} "corpus/*.jsonl.gz" --language de --plan_only'],
         EXIT_CODES,
+        "Flags of shard, vocab, pairs and export, and keys of a recipe, are lines of DIR/clozeline.toml.",
     )
+    top.hint = _flag_hint
     what = "a folder, a file or a pattern, with text in any format of `shard`"
     top.add_argument("input", type=file_path, metavar="FOLDER", help=what)
 
@@ -151,7 +184,8 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
     if os.path.abspath(folder) != os.path.abspath(options.input):
         raise UsageError(
             f"FOLDER {options.input} is not what {storage.printable(path)} has, {folder}. Change it there, in [start] "
-            "and [shard], or give another --output for a second model."
+            "and [shard], start where the plan was made if it is the same folder, or give another --output for another "
+            "model."
         )
     changed = changes(plan, options.hours, options.language)
     _print_wrapped(_setting_lines(changed))
@@ -175,6 +209,10 @@ def _refuse_output(given: str, output: str) -> None:
     for flag, path in (("FOLDER", given), ("--output", output)):
         if os.path.exists(os.path.join(path, "manifest.json")):
             raise UsageError(f"{flag} {storage.printable(path)} is a result of `clozeline`. Give another folder.")
+    what = what_is(given) if os.path.isdir(given) else ""
+    has_weights = what == MODEL and any(name.endswith((".safetensors", ".bin")) for name in os.listdir(given))
+    if has_weights or what in (RUN, CHECKPOINT, SUITE, TUNED):
+        raise UsageError(f"FOLDER {storage.printable(given)} is {what}, not text. Give the folder with your texts.")
     if os.path.exists(os.path.join(given, STEPS_NAME)):
         raise UsageError(
             f"FOLDER {storage.printable(given)} is the output of `clozeline start`. Give the folder with your texts; "

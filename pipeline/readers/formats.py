@@ -270,8 +270,10 @@ def binary_kind(head: bytes) -> str | None:
     return next(kinds, "binary data" if _has_control_bytes(head) else None)
 
 
-def advice_on(reason: str) -> str:
+def advice_on(reason: str, source: str = "") -> str:
     """Return what to do about files after a colon, or nothing. reason: ends with the name of their kind."""
+    if source == "pdf" and reason.endswith("without text"):
+        return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 
 

@@ -201,7 +201,7 @@ def _no_document_message(added: Report) -> str:
     sentences = ["The input holds no document with any text in it."]
     if added["ledger"]:
         causes = ", ".join(
-            f"{count:,} x {reason} ({source}){advice_on(reason)}" for reason, source, count in added["ledger"]
+            f"{count:,} x {reason} ({source}){advice_on(reason, source)}" for reason, source, count in added["ledger"]
         )
         sentences.append(f"Left out: {causes}.")
     if cleaned:
@@ -222,7 +222,9 @@ def _no_document_message(added: Report) -> str:
         remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
         reasons = [reason for reason, _, _ in added["ledger"]]
         are_foreign = reasons != [] and all(reason.startswith("file that looks like") for reason in reasons)
-        fallback = "Give files of text." if are_foreign else "Check --format, --text_layout and --text_key."
+        are_scans = {source for _, source, _ in added["ledger"]} == {"pdf"}
+        is_known = are_foreign or are_scans
+        fallback = "Give files of text." if is_known else "Check --format, --text_layout and --text_key."
         sentences.append(" ".join(filter(None, remedies)) or fallback)
     return " ".join(sentences)
 

@@ -28,7 +28,14 @@ MISTAKES = {
     "start {books} --output {out}": (3, "cut.txt.gz cannot be read to its end"),
     "start {books} --hours ten": (2, "'ten' is not a number of hours above 0, such as 0.5"),
     "start {books} --output {books}/out": (2, "is in the folder {books}, whose files are all read"),
-    "start {books}/a.txt {books}/b.txt": (2, "a pattern, quote it, so that the shell does not split or expand it"),
+    "start {books}/a.txt {books}/b.txt": (2, "start takes one FOLDER, and 2 were given. * quote a pattern"),
+    "start {books} --text_layout file": (
+        2,
+        "Set text_layout under [shard] in clozeline.toml, which --plan_only",
+    ),
+    "start {books} --recipe bert_base": (2, "Set config under [train] in clozeline.toml"),
+    "start {books} --lr 1e-3": (2, "Set optimizer.lr under [train] in clozeline.toml"),
+    "shard {books} --output {out}": (2, "unexpected arguments: {books}. Did you mean --input {books}?"),
     # text
     "shard --input nope/*.txt --output {out}": (2, "--input nope/*.txt matches no file"),
     "shard --input {books} --text-key body --output {out}": (2, "Unknown flag --text-key. Did you mean --text_key?"),

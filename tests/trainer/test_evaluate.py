@@ -26,8 +26,9 @@ from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare
 from trainer.engine import build_engine
-from trainer.evaluate import EVALUATION_SEED, MASK_PROB, Evaluation, batch_bounds, open_evaluation
+from trainer.evaluate import EVALUATION_SEED, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import is_evaluation
+from trainer.metrics.presentation import HELD_OUT_PROB
 from trainer.models.batch import PackedBatch
 from trainer.models.starting_weights import build_model
 
@@ -168,7 +169,7 @@ def expected_figures(recipe_path: Path, step: int, held_out: Path) -> dict[str, 
         for number, shard in enumerate(folder.manifest.shards):
             rows = folder.block((number,)).rows
             keys_B = numbers(np.uint64(key(EVALUATION_SEED, "mask", 0, shard.fingerprint)), np.arange(shard.rows))
-            masking = Masking(kind, MASK_PROB)
+            masking = Masking(kind, HELD_OUT_PROB)
             to_mask = RowsToMask(rows.ids_T, rows.offsets_B1, rows.word_starts_T, keys_B)
             masks = draw_masks(to_mask, masking, folder.vocabulary)
             with torch.no_grad():

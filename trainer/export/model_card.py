@@ -29,7 +29,7 @@ from trainer.config.schema import Recipe
 from trainer.export.request import Writing
 from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
-from trainer.metrics.presentation import duration, shown_path
+from trainer.metrics.presentation import duration, masks_note, shown_path
 from trainer.metrics.run_record import read_blanks
 from trainer.metrics.starts import Start, read_starts
 from trainer.models.families import FAMILIES
@@ -59,6 +59,7 @@ METRICS = {
     "mlm_loss": "masked LM loss",
     "mlm_loss_masked": "loss at [MASK]",
     "mlm_accuracy": "accuracy of predicted tokens",
+    "mlm_accuracy_masked": "accuracy at [MASK]",
     "unigram_loss": "loss of word frequencies alone",
     "pair_loss": "pair loss",
     "pair_accuracy": "pair accuracy",
@@ -139,6 +140,7 @@ def model_card(
         pairs_fingerprints=pairs,
         vocabulary_fingerprint=state.identity["vocabulary"],
         metrics=last_metrics(run, state.step),
+        masks=masks_note(recipe.masking.model_dump()),
         recipe=public_recipe(recipe),
         changes=public_changes(state.changes),
         shown=shown_value,

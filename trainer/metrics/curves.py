@@ -70,6 +70,7 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
             "eval_mlm_accuracy": "masked LM, held out",
             "eval_pair_accuracy": "pairs, held out",
             "mlm_accuracy_masked": "masked LM, at [MASK]",
+            "eval_mlm_accuracy_masked": "masked LM, at [MASK], held out",
         },
         percent,
     ),

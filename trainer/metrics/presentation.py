@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator
 from math import isfinite
 from pathlib import PurePath
+from typing import Any
 from urllib.parse import urlsplit
 
 from trainer.logs import logger
@@ -41,6 +42,21 @@ def shown_name(path: str) -> str:
     """Return the name of a folder or URL with that of its parent, since many runs lie in a folder called run."""
     absolute = path if "://" in path else os.path.abspath(path)
     return "/".join(PurePath(shown_path(absolute)).parts[-2:])
+
+
+HELD_OUT_PROB = 0.15
+"""Share of the tokens that evaluations hide, 80/10/10, whatever [masking] says."""
+
+
+def masks_note(masking: dict[str, Any]) -> str:
+    """Return a sentence if a run hides other tokens than its evaluations do. masking: that section of its recipe."""
+    prob, replacement = masking.get("prob", HELD_OUT_PROB), masking.get("replacement", "80/10/10")
+    if (prob, replacement) == (HELD_OUT_PROB, "80/10/10"):
+        return ""
+    return (
+        f"Held-out rows hide {HELD_OUT_PROB:.0%} of the tokens (80% behind [MASK], 10% behind another token, 10% as "
+        f"they are), training hides {prob:.0%} ({replacement}): the figures of the two do not compare."
+    )
 
 
 def three_digits(number: float) -> str:

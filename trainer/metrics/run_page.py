@@ -20,7 +20,7 @@ from trainer.metrics.curves import charts_over_hours, run_charts
 from trainer.metrics.figures import facts, known_figures, verdict
 from trainer.metrics.log import CAUSE, METRICS_FILE, Metrics, is_evaluation
 from trainer.metrics.plateau import ADVICE
-from trainer.metrics.presentation import or_dash, shown_name
+from trainer.metrics.presentation import masks_note, or_dash, shown_name
 from trainer.metrics.ranks import RankReport, ratio_to_median
 from trainer.metrics.run_record import RunRecord, read_record
 
@@ -57,6 +57,7 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
         verdict=verdict(record),
         facts=facts(record, page_folder),
         charts=charts,
+        masks=masks_note(record.recipe.get("masking", {})) if any(map(is_evaluation, lines)) else "",
         level=level,
         few=few,
         evaluation=_last_evaluation(lines),
@@ -75,7 +76,7 @@ def shown_changes(record: RunRecord) -> list[list[str]]:
 
 
 class EvaluationTable(NamedTuple):
-    """The figures of an evaluation after `step`, with the run's own masks, and with each kind that was measured."""
+    """The figures of an evaluation after `step`, with the run's own kind of masks, and with each that was measured."""
 
     step: int
     rows: list[list[str]]
@@ -87,7 +88,7 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
     if line is None:
         return None
 
-    prefixes = {"the run's own": "eval_"} | {kind.replace("_", " "): f"eval_{kind}_" for kind in KINDS}
+    prefixes = {"the run's own kind": "eval_"} | {kind.replace("_", " "): f"eval_{kind}_" for kind in KINDS}
     rows = []
     for masks, prefix in prefixes.items():
         if f"{prefix}mlm_loss" not in line:
