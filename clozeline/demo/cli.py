@@ -70,8 +70,8 @@ def parser(prog: str) -> CommandParser:
     """Return the parser of the command line."""
     flags = CommandParser(
         prog,
-        "All of Clozeline in two to three minutes: text, vocabulary, pairs, a training that is killed and resumed, an export, "
-        "blanks filled in.",
+        "All of Clozeline in two to three minutes: text, vocabulary, pairs, a training that is killed and resumed, an "
+        "export, blanks filled in.",
         [prog, f"{prog} --output out/small --megabytes 2 --set run.max_steps=100"],
     )
     group = flags.add_argument_group("what it does")
