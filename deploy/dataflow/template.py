@@ -35,8 +35,12 @@ REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
 _SETS = f"({'|'.join(SETS)})"
 
 REGEX_OF_TEXT = {
+    "corpus_license": ".+",
+    "corpus_name": ".+",
+    "corpus_url": r"\S+",
     "decontaminate": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "encoding": "[A-Za-z0-9][A-Za-z0-9_.-]*",
+    "exclude": r"\S+",
     "filters": rf"({_SETS}(,{_SETS})*|{_PATTERN_OF_INPUT}\.toml)",
     "input": f"{_PATTERN_OF_INPUT}(,{_PATTERN_OF_INPUT})*",
     "inputs": rf"{_PATTERN_OF_INPUT}\.toml",

@@ -49,6 +49,9 @@ GOOD = {
     "encoding": ["utf-8", "cp1252", "gb18030", "ISO8859_1"],
     "filters": ["c4", "gopher,fineweb", "gs://bucket/rules.toml"],
     "holdout": ["0.05"],
+    "exclude": ["latin.txt", "drafts/*"],
+    "corpus_name": ["Letters of 1848"],
+    "corpus_url": ["https://example.org/a"],
     "max_document_bytes": ["16777216"],
 }
 BAD = {
@@ -61,6 +64,9 @@ BAD = {
     "filters": ["c5", "c4, gopher", "rules.toml", ""],
     "holdout": ["1", "5%"],
     "shuffle": ["engine"],
+    "exclude": ["a.txt b.txt", ""],
+    "corpus_name": [""],
+    "corpus_url": ["see below"],
     "input": ["/data/x.jsonl", "gs://", "gs://bucket", "gs://corpus/a, gs://corpus/b", "hdfs://a/b", "gs://corpus/a,"],
     "output": ["gs://bucket", "out", "gs://Bucket/x", "gs://bucket/a*", "gs://bucket/a b", "file:///x", "gs:///x"],
     "text": ["text"],
