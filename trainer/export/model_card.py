@@ -246,4 +246,4 @@ def _shown(line: Figures, prefix: str) -> dict[str, str]:
 def _text_of(name: str, number: float) -> str:
     if name == "tokens_per_second":
         return f"{number:,.0f}"
-    return f"{number:.3f}" if name.endswith(("loss", "masked")) else f"{number:.1%}"
+    return f"{number:.3f}" if name.endswith(("loss", "loss_masked")) else f"{number:.1%}"
