@@ -105,6 +105,9 @@ def explain_usage(words: list[str]) -> int:
     first = words[0]
 
     def refuse() -> int:
+        command = next((word for word in words if word in COMMANDS), "")
+        if first.startswith("-") and command:
+            raise UsageError(f"{first} stands before the command. Write clozeline {command} ... {first} ...")
         if first.startswith("-"):
             parser.parse_args([first])
         raise UsageError(f"there is no command {first}.{nearest_name(first, COMMANDS)} See `clozeline --help`.")

@@ -59,14 +59,17 @@ def _of_start(folder: Folder) -> Iterator[str]:
     plan, steps = folder.read(PLAN), folder.read("steps.json")
     source = table(plan.get("start")).get("folder", "FOLDER")
     yield labeled("text", source)
-    done = [name for name, step in steps.items() if table(step).get("is_done")]
-    outdated = [name for name in done if _is_outdated(name, table(steps[name]), plan)]
+    names = list(steps)
+    done = [name for name in names if table(steps[name]).get("is_done")]
+    # A step that is to be done again leaves the results of an earlier plan behind it.
+    before = names[: next((at for at, name in enumerate(names) if name not in done), len(names))]
+    outdated = [name for name in done if name not in before or _is_outdated(name, table(steps[name]), plan)]
     yield labeled("done", ", ".join(name for name in done if name not in outdated) or "nothing yet")
     if outdated:
-        yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, by a change of {PLAN}")
+        yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, of before a change of {PLAN}")
     yield from results_inside(folder)
     again = f"clozeline start {shlex.quote(str(source))} --output {folder.quoted}"
-    has_model = CONFIG in Folder(folder.at("hf")).names
+    has_model = CONFIG in Folder(folder.at("hf")).names and not outdated
     uses = _uses_of_model(shlex.quote(folder.at("hf"))) if has_model else ()
     yield from next_is(f"{again}    continues, or repeats what a change of {PLAN} or of files concerns", *uses)
 

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import islice
 
 import pyarrow as pa
 
@@ -35,8 +35,8 @@ from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import detect_language, model_hash
-from pipeline.shard.paragraphs import PARAGRAPH_BYTES, ends_sentence
-from pipeline.text_keys import ROWS_OF, head_lines, text_key
+from pipeline.shard.text_layout import guessed_layout, in_one_piece
+from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.terminal import counted
@@ -57,17 +57,9 @@ MAX_FAULTS = 5  # that are listed
 MAX_BAD = 0.01
 """Share of bad records above which `shard` refuses the input by default."""
 
-MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
-LINE_BYTES = 200
-"""Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
-LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
 """(bytes of text, entries) up to which that many entries suffice."""
 LARGE_VOCABULARY = 30_522
-
-FEW_FILES = 30
-LARGE_FILE = 2 << 20
-"""Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +128,7 @@ def look_at(folder: str) -> Look:
         raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
     texts = [one for one in readable if one.format == "text"]
-    layout = _text_layout(texts)
+    layout = guessed_layout(texts, lambda: _pieces(texts))
     options = RecordOptions(_text_keys(readable), layout)
     # Each format by itself, because the share of text in a file differs most between formats.
     formats: list[str] = list(dict.fromkeys(one.format for one in readable))
@@ -162,7 +154,7 @@ def look_at(folder: str) -> Look:
         ranges=readable,
         faults=all_faults,
         unreadable=sorted(faults),
-        odd=_in_one_piece(texts, layout),
+        odd=in_one_piece(texts, layout),
     )
 
 
@@ -328,53 +320,9 @@ def _text_keys(ranges: list[FileRange]) -> str:
     return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
 
 
-def _text_layout(texts: list[FileRange]) -> TextLayout:
-    """Return what separates documents in files of plain text: "file" if they are books, articles and the like."""
-    if not texts:
-        return "blank_line"
-    seen = [_layout_seen(one) for one in texts[:: max(1, len(texts) // FEW_FILES)]]
-    mean_bytes = sum(one.size for one in texts) / len(texts)
-    are_parts = len(texts) <= FEW_FILES or mean_bytes > LARGE_FILE
-    if are_parts and set(seen) == {"line"}:
-        return "line"
-    if max(one.size for one in texts) > MAX_BOOK_BYTES:
-        return "blank_line"
-    if not are_parts:
-        hold_many = mean_bytes > LARGE_PIECE and seen.count("blank_line") > len(seen) / 2
-        return "blank_line" if hold_many else "file"
+def _pieces(texts: list[FileRange]) -> tuple[int, int]:
     sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
-    is_divided = sampled.text_bytes < PARAGRAPH_BYTES * sampled.documents
-    return "file" if is_divided and sampled.documents > len(texts) else "blank_line"
-
-
-def _layout_seen(text: FileRange) -> TextLayout | None:
-    """Return "line" for long lines without a blank one, "blank_line" for blocks of lines that are sentences or
-    paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width."""
-    with suppress(DataError, *DECOMPRESSION_ERRORS):
-        lines = [line.strip() for line in head_lines(text)]
-        if all(lines):
-            is_long = len(lines) > 1 and len("".join(lines).encode()) > LINE_BYTES * len(lines)
-            return "line" if is_long else None
-        followed = [line for line, after in pairwise(lines) if line and after]
-        blocks = sum(map(bool, lines)) - len(followed)
-        ended = sum(map(ends_sentence, followed))
-        return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
-    return None
-
-
-def _in_one_piece(texts: list[FileRange], layout: TextLayout) -> str:
-    """Return a sentence on large files with a document in each line that this layout makes one document of."""
-    if layout == "line":
-        return ""
-    large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
-    whole = [one for one in large if _layout_seen(one) == "line"]
-    if not whole:
-        return ""
-    return (
-        f"{whole[0].display_path}{f' and {len(whole) - 1:,} others' if len(whole) > 1 else ''}: long lines and none "
-        f"blank, so all of it is one document with text_layout = {layout}. If each line is one, make JSON lines of it: "
-        "jq -cR '{text: .}' FILE > FILE.jsonl"
-    )
+    return sampled.documents, sampled.text_bytes
 
 
 def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:

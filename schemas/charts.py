@@ -32,6 +32,9 @@ MAX_DOTS = 60
 FIRST_STEPS = 0.1
 """Share of a line's steps that may lie outside of its chart, if they would squeeze all others into less than half."""
 
+FREE_OF_TICKS = 88
+"""Percent of a chart's width from which only the label of the axis's end stands below it."""
+
 FEW_POINTS = 8
 """A line of fewer points is shown as a whole."""
 
@@ -192,13 +195,10 @@ def _range_shown(lines: Sequence[Line], whole: tuple[float, float]) -> tuple[flo
 
 
 def ticks(last: float) -> list[Tick]:
-    """Return labels at round numbers of an axis from 0 to `last`."""
+    """Return labels of an axis from 0 to `last`: at round numbers, and at its end."""
     placed = [(100 * value / last, value) for value in round_levels(0, last)]
-    return [
-        Tick(x, f"{value:,.10g}", "start" if x == 0 else "end" if x > 97 else "middle")
-        for x, value in placed
-        if x <= 100 + 1e-9
-    ]
+    round_ones = [Tick(x, f"{value:,.10g}", "middle" if x else "start") for x, value in placed if x < FREE_OF_TICKS]
+    return [*round_ones, Tick(100, f"{last:,.10g}", "end")]
 
 
 def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Chart:

@@ -151,6 +151,8 @@ def recipe_hint(flag: str, known: Iterable[str]) -> str:
     keys = keys_called(ALIASES.get(name, name))
     if keys:
         return f" Keys of the recipe are set with --set: --set {' or '.join(keys)}=VALUE."
+    if name in keys_called(name.rpartition(".")[2]):
+        return f" Did you mean --set {name}=VALUE?"
     if "gpu" in name or "nproc" in name:
         return (
             " A launcher starts a process for each GPU: deepspeed --num_gpus N --module trainer, or torchrun "

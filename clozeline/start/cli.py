@@ -60,6 +60,8 @@ class Parser(CommandParser):
 def _flag_hint(flag: str, known: Iterable[str]) -> str:
     """Return where a flag of a step, or a key of its recipe, is set."""
     name = flag.removeprefix("--").replace("-", "_")
+    if name == "set":
+        return " Keys of the recipe stand under [train] in clozeline.toml, which --plan_only writes into DIR."
     flags = {job: pipeline_cli.parser("clozeline").commands[job].known_flags for job in ("shard", "vocab", "pairs")}
     flags["export"] = export_cli.parser("clozeline export").known_flags
     section = next((step for step, names in flags.items() if f"--{name}" in names), "")
@@ -155,7 +157,7 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
     look = look_at(options.input)
     fault = next(iter(look.faults), "")
     print_lines(look_lines(options.input, replace(look, faults=look.faults[1:])))
-    is_part = any(look.unreadable) and any(one.path not in look.unreadable for one in look.ranges)
+    is_part = bool(look.unreadable) and any(one.path not in look.unreadable for one in look.ranges)
     if fault and not is_part and " --" not in fault:
         raise DataError(fault)
 

@@ -102,7 +102,7 @@ def warn_of_other_files(output: str) -> None:
     if others:
         tell_warning(
             f"{one_line(storage.printable(output))} holds other files, the first: {one_line(others[0])}. They stay, "
-            "and the result is written among them. An --output of its own keeps them apart."
+            "and the result is written next to them. Give a new --output to keep them separate."
         )
 
 

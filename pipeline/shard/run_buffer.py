@@ -19,7 +19,7 @@ from pipeline.readers.record import EXCERPT_CHARACTERS, Record, Rejected
 from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
-from pipeline.shard.paragraphs import count_piece
+from pipeline.shard.text_layout import count_piece
 from schemas.randomness import key
 from schemas.shards import TEXT_SCHEMA
 

@@ -14,8 +14,8 @@ from pipeline.readers.record import place_in_words
 from pipeline.readers.table import remedy_of
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
 from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
-from pipeline.shard.paragraphs import paragraphs_among
 from pipeline.shard.run_buffer import add_encodings
+from pipeline.shard.text_layout import paragraphs_among
 from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
@@ -220,11 +220,9 @@ def _no_document_message(added: Report) -> str:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
         remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
-        reasons = [reason for reason, _, _ in added["ledger"]]
-        are_foreign = reasons != [] and all(reason.startswith("file that looks like") for reason in reasons)
-        are_scans = {source for _, source, _ in added["ledger"]} == {"pdf"}
-        is_known = are_foreign or are_scans
-        fallback = "Give files of text." if is_known else "Check --format, --text_layout and --text_key."
+        are_no_texts = [source == "pdf" or "file that looks like" in reason for reason, source, _ in added["ledger"]]
+        is_clear = are_no_texts != [] and all(are_no_texts)
+        fallback = "Give files of text." if is_clear else "Check --format, --text_layout and --text_key."
         sentences.append(" ".join(filter(None, remedies)) or fallback)
     return " ".join(sentences)
 

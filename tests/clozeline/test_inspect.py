@@ -80,6 +80,13 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["a folder of `clozeline start`", "my texts", "done        shard, pairs\noutdated    vocab, "],
         "clozeline start 'my texts' --output",
     ),
+    "stale": (
+        START
+        | {"clozeline.toml": "[vocab]\nsize = 400\n", "hf/config.json": {}}
+        | {"steps.json": START["steps.json"] | {"train": {"is_done": False}, "export": {"is_done": True}}},
+        ["done        shard, vocab, pairs\noutdated    export, and what is made of it, of before a change"],
+        "clozeline start FOLDER --output",
+    ),
     "unfinished": (
         {"_unfinished-12/piece": ""},
         ["a job that is not finished"],

@@ -33,6 +33,13 @@ MISTAKES = {
         2,
         "Set text_layout under [shard] in clozeline.toml, which --plan_only",
     ),
+    "start {books} --set run.seed=7": (2, "Keys of the recipe stand under [train] in clozeline.toml"),
+    "--output {out} start {books}": (2, "--output stands before the command. Write clozeline start ... --output ..."),
+    "train --config tiny --data.pairs {pairs}": (2, "Did you mean --set data.pairs=VALUE?"),
+    "train --config cpu_hour --set run.max_steps=100 --set data.pairs={pairs}": (
+        2,
+        "schedule.warmup_steps 500 is above run.max_steps 100. Lower it, for instance to schedule.warmup_steps=10.",
+    ),
     "start {books} --recipe bert_base": (2, "Set config under [train] in clozeline.toml"),
     "start {books} --lr 1e-3": (2, "Set optimizer.lr under [train] in clozeline.toml"),
     "shard {books} --output {out}": (2, "unexpected arguments: {books}. Did you mean --input {books}?"),
@@ -70,7 +77,8 @@ MISTAKES = {
     "train --config tiny --resume": (2, "It is not needed: the same command continues what it began."),
     "train --config tiny --config bert_base": (2, "--config is given twice, as tiny and as bert_base. Give it once."),
     # the encoder
-    "export nope --output {out}": (2, "nope holds no checkpoint. Give the run.output of a recipe"),
+    "export nope --output {out}": (2, "nope does not exist. Check the path, the run.output of a training."),
+    "export {books} --output {out}": (2, "{books} holds no checkpoint. Give the run.output of a recipe"),
     "export {pairs} --output {out}": (2, "{pairs} is pair shards and holds no checkpoint. Give the run.output of a"),
     "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),

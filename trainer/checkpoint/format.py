@@ -76,6 +76,8 @@ def steps_saved(run: str) -> list[int]:
 
 def no_checkpoint(run: str) -> UsageError:
     """Return the error for a path without checkpoints, which says what it is, if it is something else than a run."""
+    if storage.is_local(run) and not Path(storage.filesystem(run)[1]).exists():
+        return UsageError(f"{run} does not exist. Check the path, the run.output of a training.")
     what = what_is(run)
     is_what = f"is {what} and " if what not in ("", EMPTY, RUN) else ""
     inside = storage.join(run, "run")

@@ -260,8 +260,8 @@ def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_s
         )
     if schedule.warmup_steps > max_steps:
         raise UsageError(
-            f"{path}: schedule.warmup_steps is above run.max_steps {max_steps}. Lower it, or, without "
-            "run.max_hours, set it to 0 and give schedule.warmup_ratio, a share of the steps."
+            f"{path}: schedule.warmup_steps {schedule.warmup_steps} is above run.max_steps {max_steps}. Lower it, "
+            f"for instance to schedule.warmup_steps={max_steps // 10}."
         )
     if schedule.final_lr > optimizer.lr:
         raise UsageError(f"{path}: schedule.final_lr {schedule.final_lr} is above optimizer.lr {optimizer.lr}.")

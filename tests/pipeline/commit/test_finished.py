@@ -122,7 +122,7 @@ def test_files_that_are_not_of_a_job_are_named_before_it_writes_among_them(
         done = command(*words, "--output", output)
         assert done.returncode == 0 and done.stderr.startswith(
             f"clozeline: warning: {output} holds other files, the first: notes.jsonl. They stay, and the result is "
-            "written among them. An --output of its own keeps them apart.\n"
+            "written next to them. Give a new --output to keep them separate.\n"
         )
         again = command(*words, "--output", output, "--overwrite")
         assert again.returncode == 0 and "holds other files" not in again.stderr

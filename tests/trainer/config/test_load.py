@@ -53,7 +53,7 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("data.weights=7", r"data\.weights 7 must be from 0 \(equal shares\) to 1"),
         ("engine.compile=true", r"engine\.compile needs batches of one shape\. Set batch\.shape"),
         ("batch.micro_batch=5", r"micro_batch 5 does not divide batch\.global_batch 32"),
-        ("schedule.warmup_steps=9999", r"warmup_steps is above run\.max_steps"),
+        ("schedule.warmup_steps=9999", r"warmup_steps 9999 is above run\.max_steps"),
         ("schedule.final_lr=1", r"final_lr 1\.0 is above optimizer\.lr 0\.004"),
         ("schedule.power=2", r"power belongs to kind polynomial, not linear"),
         ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),

@@ -254,7 +254,8 @@ def test_one_step_of_several_by_the_command(run, trained, tmp_path: Path) -> Non
     ("arguments", "told"),
     [
         (["{trained}", "--step", "3"], "no checkpoint of step 3. It holds 2, 4."),
-        (["{trained}/none"], "holds no checkpoint"),
+        (["{trained}/none"], "/none does not exist. Check the path, the run.output of a training."),
+        (["{trained}/tensorboard"], "holds no checkpoint"),
     ],
 )
 def test_what_is_not_there_is_a_usage_error(trained, tmp_path: Path, capsys, arguments: list[str], told: str) -> None:

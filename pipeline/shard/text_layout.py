@@ -1,0 +1,113 @@
+"""What separates documents in plain text: guessed from samples of files, and judged from what a job has read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import pairwise
+
+from pipeline.commit.reports import Report
+from pipeline.readers.inputs import FileRange
+from pipeline.readers.open import DECOMPRESSION_ERRORS
+from pipeline.readers.record import Record, TextLayout
+from pipeline.text_keys import head_lines
+from schemas.errors import DataError
+
+PARAGRAPH_BYTES = 500
+"""Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents."""
+
+MANY_PIECES = 100  # of all files, and SEVERAL_PIECES of each on average, may be paragraphs; fewer are no sign
+SEVERAL_PIECES = 5
+
+MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
+LINE_BYTES = 200
+"""Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
+LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
+
+FEW_FILES = 30
+LARGE_FILE = 2 << 20
+"""Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
+
+_SENTENCE_ENDS = tuple(".!?…:。！？।॥؟۔።")
+_CLOSING = "'\"”’»)]」』"
+
+
+def ends_sentence(line: str) -> bool:
+    """Return whether a line, without spaces around it, ends with a sentence."""
+    return line.rstrip(_CLOSING).endswith(_SENTENCE_ENDS)
+
+
+def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]) -> TextLayout:
+    """Return what separates documents in files of plain text: "file" if they are books, articles and the like.
+
+    pieces: returns the number of documents in a sample, if blank lines separate them, and of their bytes.
+    """
+    if not texts:
+        return "blank_line"
+    seen = [_layout_seen(one) for one in texts[:: max(1, len(texts) // FEW_FILES)]]
+    mean_bytes = sum(one.size for one in texts) / len(texts)
+    are_parts = len(texts) <= FEW_FILES or mean_bytes > LARGE_FILE
+    if are_parts and set(seen) == {"line"}:
+        return "line"
+    if max(one.size for one in texts) > MAX_BOOK_BYTES:
+        return "blank_line"
+    if not are_parts:
+        hold_many = mean_bytes > LARGE_PIECE and seen.count("blank_line") > len(seen) / 2
+        return "blank_line" if hold_many else "file"
+    documents, text_bytes = pieces()
+    is_divided = text_bytes < PARAGRAPH_BYTES * documents
+    return "file" if is_divided and documents > len(texts) else "blank_line"
+
+
+def _layout_seen(text: FileRange) -> TextLayout | None:
+    """Return "line" for long lines without a blank one, "blank_line" for blocks of lines that are sentences or
+    paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width."""
+    with suppress(DataError, *DECOMPRESSION_ERRORS):
+        lines = [line.strip() for line in head_lines(text)]
+        if all(lines):
+            is_long = len(lines) > 1 and len("".join(lines).encode()) > LINE_BYTES * len(lines)
+            return "line" if is_long else None
+        followed = [line for line, after in pairwise(lines) if line and after]
+        blocks = sum(map(bool, lines)) - len(followed)
+        ended = sum(map(ends_sentence, followed))
+        return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
+    return None
+
+
+def in_one_piece(texts: list[FileRange], layout: TextLayout) -> str:
+    """Return a sentence on large files with a document in each line that this layout makes one document of."""
+    if layout == "line":
+        return ""
+    large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
+    whole = [one for one in large if _layout_seen(one) == "line"]
+    if not whole:
+        return ""
+    return (
+        f"{whole[0].display_path}{f' and {len(whole) - 1:,} others' if len(whole) > 1 else ''}: long lines and none "
+        f"blank, so all of it is one document with text_layout = {layout}. If each line is one, make JSON lines of it: "
+        "jq -cR '{text: .}' FILE > FILE.jsonl"
+    )
+
+
+def count_piece(counts: Counter[str], record: Record) -> None:
+    """Count what stands between two blank lines, its bytes, and whether its first lines are sentences, not wrapped."""
+    counts["documents"] += 1
+    counts["bytes"] += record.size
+    if record.line_count > 1:
+        followed = [line.strip() for line in record.text[:PARAGRAPH_BYTES].splitlines()[:-1]]
+        counts["of_sentence_lines"] += 2 * sum(map(ends_sentence, followed)) > len(followed)
+
+
+def paragraphs_among(counts: dict[str, int]) -> Report | None:
+    """Return the number of files, of documents in them and of their bytes if these may be paragraphs, or None.
+
+    counts: the sums of `count_piece`, and the number of `files`.
+    """
+    files, documents = counts.get("files", 0), counts.get("documents", 0)
+    are_many = documents > max(MANY_PIECES, SEVERAL_PIECES * files)
+    if not are_many or counts["bytes"] >= PARAGRAPH_BYTES * documents:
+        return None
+    if 2 * counts.get("of_sentence_lines", 0) > documents:  # documents with a sentence or a paragraph in each line
+        return None
+    return {"files": files, "documents": documents, "bytes": counts["bytes"]}
