@@ -24,7 +24,7 @@ from torch import Tensor
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
 from trainer.config.schema import Recipe
-from trainer.config.sections import MaskingSection
+from trainer.config.sections import HELD_OUT_PROB, MaskingSection
 from trainer.data.counts import WordFrequencies
 from trainer.data.folder import PairFolder, check_rows, open_folder
 from trainer.data.order import Source, build_sources
@@ -32,7 +32,6 @@ from trainer.data.share import RankShare
 from trainer.data.stream import CPU, BatchFormat, MaskingSchedule, Stream, needs_draws
 from trainer.logs import logger
 from trainer.metrics.log import Figures
-from trainer.metrics.presentation import HELD_OUT_PROB
 from trainer.metrics.sums import NAMES_BY_KIND, Sums, check_any_predicted, evaluation_figures
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES

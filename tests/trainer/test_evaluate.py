@@ -22,13 +22,13 @@ from tests.trainer.distributed.waits import counted_waits
 from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint.format import best_step, checkpoint_path, read_evaluation, steps_saved
 from trainer.config.load import load_recipe
+from trainer.config.sections import HELD_OUT_PROB
 from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare
 from trainer.engine import build_engine
 from trainer.evaluate import EVALUATION_SEED, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import is_evaluation
-from trainer.metrics.presentation import HELD_OUT_PROB
 from trainer.models.batch import PackedBatch
 from trainer.models.starting_weights import build_model
 

@@ -27,6 +27,8 @@ Place = Annotated[str, StringConstraints(min_length=1), AfterValidator(normal)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 BERT_REPLACEMENT = "80/10/10"
+HELD_OUT_PROB = 0.15
+"""Share of the tokens that evaluations hide, by BERT_REPLACEMENT, whatever [masking] says."""
 
 
 def check_replacement(value: str) -> str:

@@ -140,7 +140,7 @@ def model_card(
         pairs_fingerprints=pairs,
         vocabulary_fingerprint=state.identity["vocabulary"],
         metrics=last_metrics(run, state.step),
-        masks=masks_note(recipe.masking.model_dump()),
+        masks=masks_note(recipe.model_dump()),
         recipe=public_recipe(recipe),
         changes=public_changes(state.changes),
         shown=shown_value,

@@ -10,7 +10,9 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
+from trainer.config.sections import BERT_REPLACEMENT, HELD_OUT_PROB
 from trainer.logs import logger
+from trainer.models.families import FAMILIES
 
 
 @contextlib.contextmanager
@@ -44,18 +46,19 @@ def shown_name(path: str) -> str:
     return "/".join(PurePath(shown_path(absolute)).parts[-2:])
 
 
-HELD_OUT_PROB = 0.15
-"""Share of the tokens that evaluations hide, 80/10/10, whatever [masking] says."""
-
-
-def masks_note(masking: dict[str, Any]) -> str:
-    """Return a sentence if a run hides other tokens than its evaluations do. masking: that section of its recipe."""
-    prob, replacement = masking.get("prob", HELD_OUT_PROB), masking.get("replacement", "80/10/10")
-    if (prob, replacement) == (HELD_OUT_PROB, "80/10/10"):
+def masks_note(recipe: dict[str, Any]) -> str:
+    """Return a sentence if a run hides other tokens than its evaluations do; empty for one that masks none."""
+    model, masking = recipe.get("model", {}), recipe.get("masking", {})
+    family = FAMILIES.get(model.get("family", ""))
+    is_masked = recipe.get("objective", {}).get("kind", "mlm") == "mlm" and not (family and family.two_streams)
+    shares = [masking[key] for key in ("prob", "final_prob") if masking.get(key) is not None] or [HELD_OUT_PROB]
+    replacement = masking.get("replacement", BERT_REPLACEMENT)
+    if not is_masked or (set(shares), replacement) == ({HELD_OUT_PROB}, BERT_REPLACEMENT):
         return ""
     return (
         f"Held-out rows hide {HELD_OUT_PROB:.0%} of the tokens (80% behind [MASK], 10% behind another token, 10% as "
-        f"they are), training hides {prob:.0%} ({replacement}): the figures of the two do not compare."
+        f"they are), training hides {' to '.join(f'{share:.0%}' for share in shares)} ({replacement}): the figures of "
+        "the two do not compare."
     )
 
 

@@ -74,7 +74,10 @@ def test_a_schedule_of_its_own_counts_from_the_phase_and_the_runs_goes_on_withou
         ("\nsteps = 5\nmodel = { layers = 1 }\n", r"phase 2: model\.layers cannot change"),
         ("\nsteps = 5\nmodel = { hidden_size = 64 }\n", r"phase 2: model\.hidden_size cannot change between phases"),
         ("\nsteps = 5\nmodel = { rope_base = 1e5 }\n", r"phase 2: model\.rope_base belongs to .*family is \"bert\""),
-        ("\nsteps = 5\nschedule = { warmup_steps = 6 }\n", r"phase 2: schedule\.warmup_steps 6 is above run\.max_steps 5"),
+        (
+            "\nsteps = 5\nschedule = { warmup_steps = 6 }\n",
+            r"phase 2: schedule\.warmup_steps 6 is above run\.max_steps 5",
+        ),
         (
             "\nsteps = 5\nbatch = { global_batch = 9, micro_batch = 2 }\n",
             r"phase 2: batch\.micro_batch 2 does not",

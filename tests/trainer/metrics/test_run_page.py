@@ -10,7 +10,7 @@ import pytest
 
 from schemas.masking import KINDS
 from trainer.metrics.log import NAMES
-from trainer.metrics.presentation import duration, shown_path, three_digits
+from trainer.metrics.presentation import duration, masks_note, shown_path, three_digits
 from trainer.metrics.run_page import write_report
 
 
@@ -120,3 +120,18 @@ def test_durations_are_worded(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("number", "text"), [(11779.5, "11,800"), (1.184, "1.18"), (0.00971, "0.00971"), (12, "12")])
 def test_passes_have_three_digits_and_no_exponent(number: float, text: str) -> None:
     assert three_digits(number) == text
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ({"masking": {"prob": 0.3, "replacement": "100/0/0"}}, "training hides 30% (100/0/0): the figures of the two"),
+        ({"masking": {"prob": 0.3, "final_prob": 0.15}}, "training hides 30% to 15% (80/10/10)"),
+        ({}, ""),
+        ({"masking": {"prob": 0.15, "stored": True}}, ""),
+        ({"masking": {"prob": 0.3}, "objective": {"kind": "clm"}}, ""),
+        ({"masking": {"prob": 0.3}, "model": {"family": "xlnet"}}, ""),
+    ],
+)
+def test_held_out_rows_that_hide_other_tokens_are_said_to(recipe: dict[str, Any], told: str) -> None:
+    assert told in masks_note(recipe) and bool(masks_note(recipe)) == bool(told)
