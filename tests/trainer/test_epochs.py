@@ -82,7 +82,7 @@ def test_describe_tells_of_passes_and_hours_together(pairs: Path) -> None:
             ["run.max_epochs=0.01"],
             r"run\.max_epochs 0\.01 of .* rows is less than a batch: batch\.global_batch is 32\.",
         ),
-        (["run.max_epochs=1", "schedule.warmup_steps=500"], r"makes \d+ steps: schedule\.warmup_steps is above"),
+        (["run.max_epochs=1", "schedule.warmup_steps=500"], r"makes \d+ steps: schedule\.warmup_steps 500 is above"),
         (["run.max_epochs=1", "batch.ramp_from=16", "batch.ramp_steps=500"], r"ramp_steps 500 is above the \d+ steps"),
     ],
 )
