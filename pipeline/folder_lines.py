@@ -65,6 +65,8 @@ def _of_start(folder: Folder) -> Iterator[str]:
     before = names[: next((at for at, name in enumerate(names) if name not in done), len(names))]
     outdated = [name for name in done if name not in before or _is_outdated(name, table(steps[name]), plan)]
     yield labeled("done", ", ".join(name for name in done if name not in outdated) or "nothing yet")
+    if len(done) < len(names):
+        yield labeled("unfinished", ", ".join(name for name in names if name not in done))
     if outdated:
         yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, of before a change of {PLAN}")
     yield from results_inside(folder)

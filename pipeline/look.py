@@ -80,8 +80,9 @@ class Look:
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
-    that are read. faults: sentences on what ends `shard`, as far as that is seen: files, and more bad records than it
-    allows. unreadable: the paths of such files. odd: one on files that text_layout may not suit.
+    that are read. faults: sentences on what ends `shard`, as far as that is seen: first one on each file of unreadable,
+    then on files with more bad records than it allows. unreadable: the paths of files that cannot be read, unless no
+    other is left. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -135,7 +136,9 @@ def look_at(folder: str) -> Look:
     by_format = {name: [one for one in readable if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    all_faults = [*faults.values(), *_bad_records(by_format, sampled)]
+    bad = _bad_records(by_format, sampled)
+    faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
+    all_faults = [*faults.values(), *bad.values()]
     if text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
     copies, are_all_copies = _copies([one.file for one in readable])
@@ -153,7 +156,7 @@ def look_at(folder: str) -> Look:
         are_all_copies=are_all_copies,
         ranges=readable,
         faults=all_faults,
-        unreadable=sorted(faults),
+        unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
         odd=in_one_piece(texts, layout),
     )
 
@@ -357,8 +360,8 @@ def _check_bytes(read: UndecodableBytes, record: Record | Rejected | None, fault
         faults.setdefault(read.file_range.path, str(error))
 
 
-def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> list[str]:
-    """Return a sentence on the first bad record of each file, if about more than MAX_BAD of all records are bad."""
+def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> dict[str, str]:
+    """Return a sentence on the first bad record of each file, by path, if more than MAX_BAD of all are bad, about."""
     bad = records = 0.0
     for name, one in sampled.items():
         read = one.documents + one.bad
@@ -366,11 +369,18 @@ def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Samp
         scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
         bad += scale * one.bad
         records += scale * read
-    sentences = [sentence for one in sampled.values() for sentence in one.bad_files.values()]
-    return sentences if bad > MAX_BAD * records else []
+    if bad <= MAX_BAD * records:
+        return {}
+    return {path: sentence for one in sampled.values() for path, sentence in one.bad_files.items()}
+
+
+def _is_one_document(file_range: FileRange) -> bool:
+    return file_range.reader.gets == "plain" and file_range.reader.cuts == "whole"
 
 
 def _describe(record: Rejected, file_range: FileRange) -> str:
+    if _is_one_document(file_range):
+        return f"{file_range.display_path}: {record.reason}. Repair the file, or leave it out with --exclude."
     place = place_in_words(record.position, file_range.place(record.position))
     found = f"{record.reason}, at {place} of {file_range.display_path}. {remedy_of(record.reason)}".rstrip()
     return f"More bad records than --max_bad_ratio {MAX_BAD}: {found}"

@@ -178,6 +178,11 @@ def pairs_warning(pairs: Manifest, vocabulary_folder: str) -> str:
         return vocabulary_warning(vocabulary)
     if not _loses_much(pairs):
         return ""
+    if vocabulary is not None and pairs.inputs[0].path == f"{vocabulary.inputs[0].path}_heldout":
+        return (
+            f"{WARNING}the held-out documents have characters that those of the vocabulary lack. --model bytebpe knows "
+            "every character."
+        )
     return (
         f"{WARNING}the vocabulary in {storage.printable(vocabulary_folder)} was made from other text. Make one "
         "from this text with `vocab`; --model unigram and --model bytebpe know words of any length, and bytebpe every "

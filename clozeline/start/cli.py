@@ -24,7 +24,7 @@ from clozeline.start.plan_file import Values, holds_out
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import check_steps, is_trained, run_steps
 from pipeline import cli as pipeline_cli
-from pipeline.look import look_at, look_lines
+from pipeline.look import Look, look_at, look_lines
 from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas import progress, storage
@@ -157,8 +157,7 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
     look = look_at(options.input)
     fault = next(iter(look.faults), "")
     print_lines(look_lines(options.input, replace(look, faults=look.faults[1:])))
-    is_part = bool(look.unreadable) and any(one.path not in look.unreadable for one in look.ranges)
-    if fault and not is_part and " --" not in fault:
+    if fault and not look.unreadable and " --" not in fault:
         raise DataError(fault)
 
     try:
@@ -169,14 +168,21 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
     text = plan_file.to_text(sections, options.input, command)
     if fault:
         storage.publish(path, text.encode())
-        what = "write such flags of `shard` under its [shard]."
-        if is_part:
-            files = counted(len(look.unreadable), "such file")
-            what = f"its line `exclude` leaves out {files}. Repeat the command to go on like that."
-        raise DataError(f"{fault} {storage.printable(path)} is written; {what}")
+        raise DataError(f"{fault} {storage.printable(path)} is written; {_remedy(look)}")
 
     _print_wrapped(["", *_setting_lines(sections), *expected(look, sections), *warnings(look, sections)])
     return text
+
+
+def _remedy(look: Look) -> str:
+    """Return how a plan for files with faults goes on."""
+    flags = "write such flags of `shard` under its [shard]"
+    if not look.unreadable:
+        return f"{flags}."
+    files = counted(len(look.unreadable), "such file")
+    if len(look.faults) > len(look.unreadable):
+        return f"its line `exclude` leaves out {files}; for bad records, {flags}, then repeat the command."
+    return f"its line `exclude` leaves out {files}. Repeat the command to go on like that."
 
 
 def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
@@ -200,7 +206,7 @@ def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespac
     hours = plan["train"].get("run.max_hours")
     if isinstance(hours, int | float) and not is_trained(plan, options.output):
         check_hours(hours, f'{shown}, [train]: "run.max_hours"' if options.hours is None else "--hours")
-    check_steps(steps, shown)
+    check_steps(steps, plan, shown)
 
 
 def _refuse_output(given: str, output: str) -> None:

@@ -107,7 +107,7 @@ def _result_of(step: Step, key: str, output: str) -> str:
     return hashlib.sha256(json.dumps([root.fingerprint for root in roots]).encode()).hexdigest()
 
 
-def check_steps(steps: list[Step], place: str) -> None:
+def check_steps(steps: list[Step], plan: Values, place: str) -> None:
     """Raise the error that a command would end with, for the first with a wrong flag, key or value.
 
     place: the plan's file, which the error names with the section of the step. The parser of each command reads its
@@ -120,6 +120,11 @@ def check_steps(steps: list[Step], place: str) -> None:
                 _check(step)
         except ClozelineError as error:
             raise type(error)(f"{place}, [{step.section}]: {error}") from error
+    if _listed(plan["shard"].get("exclude")):
+        try:
+            facts_of(plan)
+        except UsageError as error:
+            raise UsageError(f"{place}, [shard]: {error}") from error
 
 
 def _check(step: Step) -> None:

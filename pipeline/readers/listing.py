@@ -105,7 +105,10 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
     for name in names:
         found = {path for path in paths if _stands_for(name.strip().rstrip("/"), path)}
         if not found:
-            raise UsageError(f"--exclude {name} is none of the {len(paths):,} files of the input. Check its name.")
+            raise UsageError(
+                f"--exclude {name} is none of the {len(paths):,} files of the input. Check its name, or "
+                "take it out if the file is gone."
+            )
         left_out |= found
     if names and len(left_out) == len(paths):
         raise UsageError(f"--exclude {' '.join(names)} leaves no file of the input.")
@@ -116,7 +119,7 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
 
 def _stands_for(name: str, path: str) -> bool:
     forms = (name, f"*/{name}", f"{name}/*", f"*/{name}/*")
-    return path.endswith(f"/{name}") or any(fnmatchcase(path, form) for form in forms)
+    return f"/{name}/" in f"/{path}/" or any(fnmatchcase(path, form) for form in forms)
 
 
 def is_unchanged(path: str, version: str) -> bool:

@@ -84,7 +84,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         START
         | {"clozeline.toml": "[vocab]\nsize = 400\n", "hf/config.json": {}}
         | {"steps.json": START["steps.json"] | {"train": {"is_done": False}, "export": {"is_done": True}}},
-        ["done        shard, vocab, pairs\noutdated    export, and what is made of it, of before a change"],
+        ["done        shard, vocab, pairs\nunfinished  train\noutdated    export, and what is made of it, of "],
         "clozeline start FOLDER --output",
     ),
     "unfinished": (

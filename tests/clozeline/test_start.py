@@ -196,7 +196,7 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["."], "--output out is in the folder ., whose files are all read."),
         (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
         (["cut"], "cut/b.parquet is not a readable Parquet file"),
-        (["cut"], "document that cannot be read, at byte 0 of cut/a.pdf"),
+        (["cut"], "cut/a.pdf: document that cannot be read. Repair the file"),
         (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
         (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 12 s to start"),
         (["arrays"], "no text that can be read: 1 x a JSON array: write one object per line (jq -c '.[]' FILE"),
@@ -350,6 +350,16 @@ def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(
     assert "mixed/noise.txt is not UTF-8" in error and "its line `exclude` leaves out 1 such file." in error
     assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 0
     assert "--exclude noise.txt" in capsys.readouterr().out
+
+    Path("mixed/noise.txt").unlink()
+    assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 2
+    error = capsys.readouterr().err
+    assert "noise/clozeline.toml, [shard]: --exclude noise.txt is none of the 1 files of the input." in error
+    Path("mixed/a.pdf").write_bytes(b"%PDF-1.4 and no more")
+    assert main(["start", "mixed", "--output", "pdf", "--plan_only"]) == 3
+    assert "mixed/a.pdf: document that cannot be read. Repair the file, or leave" in capsys.readouterr().err
+    assert main(["start", "mixed", "--output", "pdf", "--plan_only"]) == 0
+    assert "--exclude a.pdf" in capsys.readouterr().out
 
     with lzma.open("small.txt.xz", "wt") as file:
         file.write("The river is long. It is not wide.\n\n" * 1000)

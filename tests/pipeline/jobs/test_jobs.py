@@ -281,6 +281,9 @@ def test_what_becomes_unknown_is_told_with_its_reason_and_a_remedy(command, tmp_
     assert command(*shard).returncode == 0
     written = command("pairs", "--text", other, "--vocab", vocab, "--output", tmp_path / "p", "--objective", "sop")
     assert "coverage 0.000% of 2 words" in written.stdout and "was made from other text" in written.stderr
+    held_out = other.rename(tmp_path / "text_heldout")
+    written = command("pairs", "--text", held_out, "--vocab", vocab, "--output", tmp_path / "h", "--objective", "sop")
+    assert "the held-out documents have characters that those of the vocabulary lack" in written.stderr
 
     cut = ("--model", "wordpiece", "--size", 60, "--max_alphabet", 9, "--overwrite")
     made = command("vocab", "--text", text, "--output", vocab, *cut)

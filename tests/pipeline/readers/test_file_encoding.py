@@ -165,19 +165,20 @@ def test_of_a_larger_file_samples_are_looked_at(tmp_path: Path, place: float, ex
 def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes((FRENCH * 9).encode() + FRENCH.encode("cp1252"))
     (tmp_path / "y").mkdir()
-    for name in ("y/a.txt", "y/b [1].txt", "z.txt"):
+    (tmp_path / "y [old]").mkdir()
+    for name in ("y/a.txt", "y/b [1].txt", "y [old]/c.txt", "z.txt"):
         (tmp_path / name).write_text(FRENCH)
     shard = ("shard", "--input", tmp_path, "--output", tmp_path.parent / f"{tmp_path.name}-text", "--encoding", "auto")
     done = command(*shard)
     assert done.returncode == 3 and done.stderr.count("\n") == 1
     assert "x.txt is not UTF-8" in done.stderr and "--encoding auto found no encoding that fits all" in done.stderr
 
-    for names, error in ((["x.txt", "b"], "--exclude b is none of the 4 files"), (["x.txt", "*"], "leaves no file")):
+    for names, error in ((["x.txt", "b"], "--exclude b is none of the 5 files"), (["x.txt", "*"], "leaves no file")):
         refused = command(*shard, "--exclude", *names)
         assert refused.returncode == 2 and error in refused.stderr
-    done = command(*shard, "--exclude", "x.txt", "y/b [[]*")
+    done = command(*shard, "--exclude", "x.txt", "y/b [[]*", "y [old]")
     assert done.returncode == 0 and " 2 documents, " in done.stdout, done.stderr
-    assert "2 files of the input left out by --exclude." in done.stderr
+    assert "3 files of the input left out by --exclude." in done.stderr
 
 
 def test_turkish_with_capitals_is_found() -> None:

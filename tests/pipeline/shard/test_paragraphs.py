@@ -40,6 +40,17 @@ def test_articles_that_blank_lines_cut_are_noticed(command, articles: Path, tmp_
     assert warning(command, "--input", articles, "--output", tmp_path / "out", *flags) == line  # of what is finished
 
 
+def test_long_paragraphs_of_many_files_are_noticed(command, tmp_path: Path) -> None:
+    rng = random.Random(0)
+    folder = tmp_path / "speeches"
+    folder.mkdir()
+    for number in range(FILES):
+        long = [" ".join(sentence(rng) for _ in range(30)) for _ in range(PARAGRAPHS)]
+        (folder / f"{number}.txt").write_text("\n\n".join(long) + "\n")
+    line = warning(command, "--input", folder, "--output", tmp_path / "out")
+    assert f"40 files is {FILES * PARAGRAPHS} documents" in line and " of 1,3" in line
+
+
 def test_files_of_other_formats_do_not_hide_them(command, articles: Path, tmp_path: Path) -> None:
     speeches = tmp_path / "speeches.jsonl"
     speeches.write_text("".join(json.dumps({"text": f"Speech {number}. " * 500}) + "\n" for number in range(400)))
