@@ -201,9 +201,12 @@ def missing_findings() -> list[dict[str, Any]]:
         if missing:
             found[extra] = missing
 
+    is_enough = not {ALL_PARTS, "trainer"} & found.keys()
+    install = f'For what needs them: pip install "clozeline[{",".join(found)}]"' if is_enough else INSTALL_ALL
+
     def finding(extra: str) -> dict[str, Any]:
         state, code = ("failed", USAGE_ERROR) if extra in (ALL_PARTS, "trainer") else ("note", 0)
-        advice = INSTALL_ALL if extra == list(found)[-1] else ""
+        advice = install if extra == list(found)[-1] else ""
         value = f"not installed: {', '.join(found[extra])}"
         return {"name": extra, "state": state, "value": value, "advice": advice, "exit_code": code}
 

@@ -412,8 +412,12 @@ def as_table(findings: list[Finding]) -> list[str]:
         if finding.advice:
             lines.append(f"{'':25}-> {finding.advice}")
 
-    cannot = any(finding.state == "failed" for finding in findings)
-    return [*lines, "", "Training cannot start here." if cannot else "Training can start."]
+    verdict = "Training can start."
+    if any(finding.state == "failed" for finding in findings):
+        verdict = "Training cannot start here."
+    elif any((finding.name, finding.state) == ("data", "note") for finding in findings):
+        verdict = "Training can start once its data is there."
+    return [*lines, "", verdict]
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def steps_that_fit(seconds: float, speed: Speed, every: int) -> int:
 def with_steps(recipe: Recipe, steps: int) -> Recipe:
     """Return the recipe with run.max_steps set to `steps`. Raises UsageError if its schedule does not fit into them."""
     fitting = recipe.model_copy(update={"run": recipe.run.model_copy(update={"max_steps": steps})})
-    where = f"{steps:,} steps fit into run.max_hours {recipe.run.max_hours:g}"
+    where = f"{counted(steps, 'step')} fit into run.max_hours {recipe.run.max_hours:g}"
     if recipe.schedule.warmup_steps > steps:
         raise UsageError(
             f"{where}, but the learning rate warms up for schedule.warmup_steps {recipe.schedule.warmup_steps:,}. "

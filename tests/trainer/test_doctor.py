@@ -244,7 +244,7 @@ def test_a_machine_that_is_well(tmp_path: Path, capsys: pytest.CaptureFixture[st
     """This one: other tests train on it."""
     assert main(["--folder", str(tmp_path / "not" / "yet"), *TINY]) == 0
     told = capsys.readouterr()
-    assert told.err == "" and told.out.splitlines()[-1] == "Training can start."
+    assert told.err == "" and told.out.splitlines()[-1] == "Training can start once its data is there."
     for name in ("python", "torch", "cores", "data", "memory", "host memory", "disk", "folder", "shared memory"):
         assert f" {name} " in told.out
     assert list(tmp_path.iterdir()) == []
