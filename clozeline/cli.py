@@ -110,7 +110,8 @@ def explain_usage(words: list[str]) -> int:
             raise UsageError(f"{first} stands before the command. Write clozeline {command} ... {first} ...")
         if first.startswith("-"):
             parser.parse_args([first])
-        raise UsageError(f"there is no command {first}.{nearest_name(first, COMMANDS)} See `clozeline --help`.")
+        hint = " Did you mean --version?" if first == "version" else nearest_name(first, COMMANDS)
+        raise UsageError(f"there is no command {first}.{hint} See `clozeline --help`.")
 
     return run(refuse)
 

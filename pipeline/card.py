@@ -176,10 +176,11 @@ def _options(manifest: Manifest) -> dict[str, str]:
     """Return everything that determines the pairs, formatted, by name. Inputs are fingerprints, without paths."""
     options = manifest.options
     texts = [entry.fingerprint for entry in manifest.inputs if entry.fingerprint != options["vocabulary"]]
+    idle = () if options.get("static_masks") else ("static_masks", "masking", "mask_prob", "max_predictions")
     values = {
         "seed": manifest.seed,
         "shards": manifest.num_shards,
-        **options,
+        **{name: value for name, value in options.items() if name not in idle},
         "text": ", ".join(text for text in texts if text),
     }
 

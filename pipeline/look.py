@@ -128,12 +128,13 @@ def look_at(folder: str) -> Look:
     if not readable:
         raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
-    texts = [one for one in readable if one.format == "text"]
+    sound = [one for one in readable if one.path not in faults] or readable
+    texts = [one for one in sound if one.format == "text"]
     layout = guessed_layout(texts, lambda: _pieces(texts))
-    options = RecordOptions(_text_keys(readable), layout)
+    options = RecordOptions(_text_keys(sound), layout)
     # Each format by itself, because the share of text in a file differs most between formats.
-    formats: list[str] = list(dict.fromkeys(one.format for one in readable))
-    by_format = {name: [one for one in readable if one.format == name] for name in formats}
+    formats: list[str] = list(dict.fromkeys(one.format for one in sound))
+    by_format = {name: [one for one in sound if one.format == name] for name in formats}
     sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
     bad = _bad_records(by_format, sampled)

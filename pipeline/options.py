@@ -278,7 +278,10 @@ class VocabJob:
             return cls._extending(given)
         missing = [f"--{name}" for name in ("model", "size") if name not in given]
         if missing:
-            raise UsageError(f"vocab needs {' and '.join(missing)}, or --extend and --add to extend a vocabulary.")
+            models = " --model is one of wordpiece, bytebpe and unigram." if "--model" in missing else ""
+            raise UsageError(
+                f"vocab needs {' and '.join(missing)}, or --extend and --add to extend a vocabulary.{models}"
+            )
 
         model = given["model"]
         for name, reason in kind_of(model).idle_flags.items():

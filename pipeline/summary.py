@@ -48,9 +48,9 @@ def ledger_lines(manifest: Manifest) -> list[str]:
     together = []
     if len(languages) > SEPARATE_LANGUAGES:
         counts = Counter({name.removeprefix(OTHER_LANGUAGE): reasons.pop(name).total() for name in languages})
-        together = [f"{counts.total():,} x document in another language ({_list_largest(counts, 'languages')})"]
+        together = [f"{counts.total():,} x document in another language ({_list_largest(counts, 'language')})"]
     return [
-        f"{counts.total():,} x {reason} ({_list_largest(counts, 'sources')}){advice_on(reason)}"
+        f"{counts.total():,} x {reason} ({_list_largest(counts, 'source')}){advice_on(reason)}"
         for reason, counts in reasons.items()
     ] + together
 
@@ -63,7 +63,7 @@ def _list_largest(counts: Counter[str], noun: str) -> str:
 
     listed = ", ".join(f"{name} {count:,}" for name, count in largest_first[:LISTED_SOURCES])
     further = len(largest_first) - LISTED_SOURCES
-    return listed if further <= 0 else f"{listed} and {further:,} further {noun}"
+    return listed if further <= 0 else f"{listed} and {counted(further, f'further {noun}')}"
 
 
 # ---- Text ----

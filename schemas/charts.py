@@ -32,10 +32,11 @@ MAX_DOTS = 60
 FIRST_STEPS = 0.1
 """Share of a line's steps that may lie outside of its chart, if they would squeeze all others into less than half."""
 
-FREE_OF_TICKS = 88
-"""Percent of a chart's width from which only the label of the axis's end stands below it."""
+FREE_OF_TICKS = 70
+"""Percent of a chart's width from which only the label of the axis's end, such as "1,200 steps", stands below it: on a
+phone it takes about a quarter."""
 
-FEW_POINTS = 8
+FEW_POINTS = 5
 """A line of fewer points is shown as a whole."""
 
 BINS = 64

@@ -23,6 +23,7 @@ EXIT_CODES = "0 done, 2 usage or configuration, 3 bad data, 5 storage, 130 inter
 
 LONG_CHOICES = 30  # characters; longer lists of choices stand in the help text, where they wrap
 LAST_GROUP = "other"
+PLACES = ("--input", "--run", "--model", "--folder")  # flags that people try before a positional argument
 NOT_SHOWN = (argparse.SUPPRESS, "")  # as defaults
 
 
@@ -146,14 +147,20 @@ class CommandParser(argparse.ArgumentParser):
             if word == "--set" and "=" not in key and value == others[0] and not flags:
                 whole = f"--set {key}={others[-1]}"
                 return UsageError(f"--set {key}: expected KEY=VALUE without spaces, as in {whole}.")
-        return unknown_flags(others, self.known_flags, self.prog, self.hint)
+        return unknown_flags(others, self.known_flags, self.prog, self._hint)
+
+    def _hint(self, flag: str, known: Iterable[str]) -> str:
+        positional = self._get_positional_actions()
+        if positional and flag in PLACES:
+            return f" {positional[0].metavar} stands without a flag."
+        return self.hint(flag, known)
 
     def error(self, message: str) -> NoReturn:
         end = "" if message.endswith("?") else "."
-        raise UsageError(f"{message}{end}{self._misspelled_flags(message)} See `{self.prog} --help`.")
+        raise UsageError(f"{message}{end}{self._hints(message)} See `{self.prog} --help`.")
 
-    def _misspelled_flags(self, message: str) -> str:
-        """Return hints for the unknown flags that resemble one that `message` asks for."""
+    def _hints(self, message: str) -> str:
+        """Return hints for the unknown flags that resemble one that `message` asks for, or else the values of that."""
         if "arguments are required" not in message:
             return ""
         required = re.findall(r"--\w+", message)
@@ -165,7 +172,12 @@ class CommandParser(argparse.ArgumentParser):
         given = [argument.partition("=")[0] for argument in self._given if argument.startswith("-")]
         unknown = [flag for flag in given if flag not in self._option_string_actions]
         hints = [(flag, flag_hint(flag, required)) for flag in unknown]
-        return "".join(f" Unknown flag {flag}.{hint}" for flag, hint in hints if hint)
+        found = "".join(f" Unknown flag {flag}.{hint}" for flag, hint in hints if hint)
+        with_choices = [flag for flag in required if self._option_string_actions[flag].choices]
+        return found or "".join(f" {flag} is one of {self._choices(flag)}." for flag in with_choices)
+
+    def _choices(self, flag: str) -> str:
+        return ", ".join(map(str, self._option_string_actions[flag].choices or ()))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -257,6 +269,10 @@ def unknown_flags(
         if flag and os.path.exists(unknown[0]):
             return UsageError(f"unexpected arguments: {first}. Did you mean {flag} {unknown[0]}?")
         advice = f" Give them behind {flag}." if flag else ""
+        key, is_key, _ = unknown[0].partition("=")
+        if "--config" in known and (is_key or os.path.exists(unknown[0])):
+            meant = unknown[0] if is_key else f"data.pairs={key}"
+            return UsageError(f"unexpected arguments: {first}. Did you mean --set {meant}?")
         return UsageError(
             f"unexpected arguments: {first}.{advice} If they come from a name with spaces or a pattern, quote it, so "
             "that the shell does not split or expand it: 'folder/*.txt'."

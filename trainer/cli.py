@@ -127,6 +127,7 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
             "torchrun --nproc_per_node 8 -m trainer --config bert_base --set data.pairs=out/pairs",
         ],
         EXIT_CODES,
+        "All keys of a recipe with their defaults: docs/recipes.md, and RUN/recipe.toml of any run.",
     )
     recipe = flags.add_argument_group("the recipe")
     what = "recipe file, or the name of one that ships (`clozeline recipes` lists them), such as bert_base"

@@ -59,8 +59,6 @@ def main() -> None:
 
     if not questions:  # as of text without spaces between words
         return
-    if questions[0][1]:
-        print("The word in parentheses was hidden from the model:")
     filled = [("Word frequencies alone, whatever the sentence:", answers(counts_V / counts_V.sum(), tokenizer))]
     for sentence, word in questions:
         inputs = tokenizer(sentence.replace("[MASK]", tokenizer.mask_token), return_tensors="pt")
@@ -70,7 +68,9 @@ def main() -> None:
         shown = sentence.replace("[MASK]", f"____ ({word})") if word else sentence
         filled.append((shown, answers(logits_V.softmax(-1), tokenizer)))
 
-    for sentence, words in filled:
+    for number, (sentence, words) in enumerate(filled):
+        if number == 1 and questions[0][1]:
+            print("The word in parentheses was hidden from the model:")
         print(f"{sentence}\n    {words}")
     with keep_running("The report and the card with filled-in blanks"):
         write_blanks(run, filled)

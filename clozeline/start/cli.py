@@ -139,16 +139,21 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         print("Nothing was done. To change the plan first, repeat the command with --plan_only.")
         return 0
 
-    if text != before:
-        storage.publish(path, text.encode())
-        print(f"{one_line(path)} is written.")
     if options.plan_only:
+        _publish(path, text, before)
         return 0
     with held(Path(output)):
+        _publish(path, text, before)
         code = run_steps(steps, plan, output)
         if code == 0:
             print_lines(closing_lines(output, plan, steps[-1].words[2:]))
     return code
+
+
+def _publish(path: str, text: str, before: str) -> None:
+    if text != before:
+        storage.publish(path, text.encode())
+        print(f"{one_line(path)} is written.")
 
 
 def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
@@ -307,8 +312,9 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str]) -> Iterato
         if "eval_unigram_loss" in found:
             line += f"; word frequencies alone give {found['eval_unigram_loss']:.2f}"
         documents = open_manifest(os.path.join(output, "text_heldout")).totals.get("documents", 0)
-        few = f" They are {documents}: too few for more than a rough figure." if documents < FEW_HELD_OUT else ""
-        yield f"{line}.{few}"
+        yield f"{line}."
+        if documents < FEW_HELD_OUT:
+            yield f"That is a rough figure, of only {counted(documents, 'held-out document')}."
     elif not holds_out(plan):
         yield "No documents were held out ([shard] holdout), so nothing shows how the model does on other text."
 

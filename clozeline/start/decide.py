@@ -202,7 +202,7 @@ def expected(look: Look, sections: Sections) -> list[str]:
     if "schedule.warmup_steps" in train or language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
     found = recipe_comment(train["config"].value, "Expected")
-    return [f"Expected: {found}"] if found else []
+    return [f"For comparison, of other text: {found}"] if found else []
 
 
 def _recipe_of(name: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ MISTAKES = {
     "\x1b[2J": (2, r"there is no command \x1b[2J."),
     "recipes \x1b[2J": (2, r"\x1b[2J"),
     "--verion": (2, "Unknown flag --verion. Did you mean --version?"),
+    "version": (2, "there is no command version. Did you mean --version?"),
     "completion tcsh": (2, "invalid choice: 'tcsh' (choose from bash, zsh, fish)"),
     # start
     "start https://example.com/a.txt": (2, "is a web address. Download it first"),
@@ -53,12 +54,17 @@ MISTAKES = {
     "shard --input {books} --output {books}": (2, "whose files are all read. Give --output another folder."),
     # vocabulary and pairs
     "vocab --text {text} --output {out} --model bpe --size 99": (2, "invalid choice: 'bpe' * Did you mean bytebpe?"),
+    "vocab --text {text} --output {out} --size 99": (2, "--model is one of wordpiece, bytebpe and unigram."),
     "vocab --text {text} --output {out} --model wordpiece --size 8k": (2, "'8k' is not a whole number above 0"),
     "vocab --text {pairs} --output {out} --model wordpiece --size 99": (
         3,
         "holds pairs, but text was expected",
     ),
     "pairs --text {text} --vocab {text} --output {out} --objective nsp": (3, "{text} holds no vocabulary"),
+    "pairs --text {text} --vocab {vocab} --output {out}": (
+        2,
+        "required: --objective. --objective is one of nsp, sop, ",
+    ),
     "pairs --text {text} --vocab {vocab} --output {out} --objective nsp --runer X": (2, "Did you mean --runner?"),
     "statistics --pairs {pairs} {text} --output {out}": (2, "unexpected arguments: {text}"),
     # training
@@ -72,6 +78,11 @@ MISTAKES = {
     "train --config tiny --set optimiser.lr=1": (2, "unknown key optimiser. Did you mean optimizer?"),
     "train --config tiny --set optimizer.learning_rate=1": (2, "[optimizer] has kind, lr, betas"),
     "train --config tiny --set data.pairs {pairs}": (2, "without spaces, as in --set data.pairs={pairs}."),
+    "train --config tiny data.pairs={pairs}": (
+        2,
+        "unexpected arguments: data.pairs={pairs}. Did you mean --set data.p",
+    ),
+    "train {pairs} --config tiny": (2, "unexpected arguments: {pairs}. Did you mean --set data.pairs={pairs}?"),
     "train --config tiny --learning_rate 1e-3": (2, "set with --set: --set optimizer.lr=VALUE."),
     "train --config tiny --gpus 4": (2, "A launcher starts a process for each GPU: deepspeed --num_gpus N"),
     "train --config tiny --resume": (2, "It is not needed: the same command continues what it began."),
@@ -81,6 +92,7 @@ MISTAKES = {
     "export {books} --output {out}": (2, "{books} holds no checkpoint. Give the run.output of a recipe"),
     "export {pairs} --output {out}": (2, "{pairs} is pair shards and holds no checkpoint. Give the run.output of a"),
     "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
+    "export --input run --output {out}": (2, "Unknown flag --input. RUN_DIR stands without a flag."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),
     # look and check

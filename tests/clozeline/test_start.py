@@ -26,6 +26,7 @@ from pipeline.inspection import inspect_all
 from tests import forked
 from tests.conftest import Run
 from tests.trainer.distributed.test_stop import wait_for
+from trainer.checkpoint.run_lock import held
 
 SMALL_RUN = """
 "run.max_steps" = 12
@@ -310,6 +311,15 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     assert plan_of() == first
     assert main(["start", "other"]) == 2
     assert "FOLDER other is not what out/clozeline.toml has, my texts. Change it there" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_live_start_is_not_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["start", str(folder), "--plan_only"]) == 0
+    before = Path("out/clozeline.toml").read_text()
+    with held(Path("out")):
+        assert main(["start", str(folder), "--hours", "3", "--yes"]) == 2
+    assert "in use by a live run" in capsys.readouterr().err
+    assert Path("out/clozeline.toml").read_text() == before
 
 
 def test_keys_of_the_recipe_need_no_quotes(folder: Path) -> None:

@@ -61,6 +61,17 @@ def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
         assert 0 <= x <= 1000 and -0.1 <= y <= CHART_HEIGHT + 0.1
 
 
+def test_the_first_steps_of_a_short_run_do_not_squeeze_the_others() -> None:
+    long = [(step, 5 + 9 / step) for step in (1, *range(50, 1001, 50))]
+    short_run = [(step, 5 + 9 / step) for step in (1, 50, 100, 150, 200, 257)]
+    laid_out = chart("Loss", [Line("a", "blue", long), Line("b", "green", short_run)], 1000, [], short)
+    assert laid_out.is_cut and float(laid_out.levels[-1].label) <= 5.5
+    assert [tick.label for tick in chart("Loss", [Line("b", "blue", short_run)], 257, [], short).ticks][-2:] == [
+        "100",
+        "257",
+    ]
+
+
 @pytest.mark.parametrize("length", [8, 16, 31, 64, 128, 129, 512, 1000])
 @pytest.mark.parametrize("most", [8, BINS])
 def test_bins_hold_every_length_once(length: int, most: int) -> None:

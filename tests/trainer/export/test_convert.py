@@ -105,7 +105,7 @@ def test_the_card_tells_data_metrics_and_recipe(trained, tmp_path: Path, pairs: 
         "# English masked language model, BERT, 2 layers of 64\n",
         " steps on ",
         " parameters.\n",
-        f'from_pretrained("{tmp_path.name}/hf")  # the folder of this file\n',
+        f'from_pretrained("{tmp_path.name}/hf")  # this folder, or its name on the Hub\n',
         "- All that it knows is from ",
         "in this one, so the model may repeat both.\n",
         "- Capital letters become small, and accents are dropped.\n",
@@ -165,7 +165,9 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
     start = json.loads((run / "starts.jsonl").read_text())
     held_out = {"held_out_rows": 1234, "held_out_documents": 56, "machine": "Lovelace 1"}
     (run / "starts.jsonl").write_text(json.dumps(start | held_out))
-    (run / "blanks.json").write_text('{"step": 4, "filled": [["The ____ | sees.", "cat 99%"]]}')
+    (run / "blanks.json").write_text(
+        '{"step": 4, "filled": [["Frequencies:", "a 9%"], ["The ____ | sees.", "cat 99%"]]}'
+    )
 
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
@@ -179,7 +181,9 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
     card = (tmp_path / "hf" / "README.md").read_text()
     assert "## On held-out pairs\n\nFrom 56 documents in 1,234 rows that were not trained on.\n\n" in card
     assert "| at step 4 | |\n|---|---|\n| masked LM loss | 3.000 |\n" in card
-    assert "on 1 rank, Lovelace 1.\n" in card and "| The \\_\\_\\_\\_ \\| sees. | cat 99% |\n" in card
+    assert (
+        "on 1 rank, Lovelace 1.\n" in card and "| The \\_\\_\\_\\_ \\| sees. | cat 99% |\n\nFrequencies: a 9%\n" in card
+    )
     assert "parentheses" not in card, "no word is known"
     to_the_hub = model_card(str(run), load_recipe(str(run / "recipe.toml"), []), [4], writing=Writing(repository="a/b"))
     assert 'from_pretrained("a/b")\n' in to_the_hub and "sees" not in to_the_hub

@@ -32,7 +32,7 @@ def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path
     of_task = {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["bert"]}
     assert front_matter == {"language": ["en"], "license": "mit"} | of_task
     assert f"The encoder in the folder `{tmp_path.name}/encoder`, of the family bert" in card
-    assert '"out/hf")  # the folder of this file\n' in card
+    assert '"out/hf")  # this folder, or its name on the Hub\n' in card
     assert "\n\n\n" not in card and str(tmp_path) not in card  # paths are private
 
     [seed] = results["seeds"]
