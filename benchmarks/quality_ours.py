@@ -38,9 +38,8 @@ FIRST_LOOK = 20
 """The first reading is after this step, because earlier steps also allocate memory."""
 
 WARMUP_SHARE = 0.07
-EVALUATIONS = 12
 CHECKPOINTS = 20
-"""The number of checkpoints of a run. The last five, which may be averaged, span its last quarter."""
+"""The number of checkpoints of a run, every other with an evaluation. The last five may be averaged: a quarter."""
 
 NEVER = 10**9
 
@@ -89,7 +88,7 @@ Short rows have 32 tokens, and four times as many are in a step. Their folder is
 
 
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
-    """Time some steps, then train as many as fit into `seconds`, with a dozen evaluations whose time does not count.
+    """Time some steps, then train as many as fit into `seconds`, with ten evaluations whose time does not count.
 
     name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change, evaluation.every for fewer evaluations.
     Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
@@ -141,7 +140,8 @@ def train_steps(name: str, steps: int, folder: Path, settings: Settings, device:
     checkpoints.
     """
     averaged = settings.get("checkpoint.keep", 1)
-    evaluated = {"evaluation.every": max(1, steps // EVALUATIONS), "checkpoint.every": max(1, steps // CHECKPOINTS)}
+    every = max(1, steps // CHECKPOINTS)
+    evaluated = {"evaluation.every": 2 * every, "checkpoint.every": every}
     evaluated |= settings
     run = folder / "run"
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
