@@ -36,7 +36,7 @@ FREE_OF_TICKS = 70
 """Percent of a chart's width from which only the label of the axis's end, such as "1,200 steps", stands below it: on a
 phone it takes about a quarter."""
 
-FEW_POINTS = 5
+FEW_POINTS = 3
 """A line of fewer points is shown as a whole."""
 
 BINS = 64

@@ -165,9 +165,11 @@ class CommandParser(argparse.ArgumentParser):
             return ""
         required = re.findall(r"--\w+", message)
         first = self._given[0] if self._given else "-"
-        if not first.startswith("-") and not self._get_positional_actions():
-            if len(required) == len(self._given) == 1:
-                return f" Did you mean {required[0]} {first}?"
+        positionals = len(self._get_positional_actions())
+        has_flags = any(word.startswith("-") for word in self._given)
+        if not has_flags and len(required) == 1 and len(self._given) == positionals + 1:
+            return f" Did you mean {required[0]} {self._given[-1]}?"
+        if not first.startswith("-") and not positionals:
             return f" {first} has no flag before it."
         given = [argument.partition("=")[0] for argument in self._given if argument.startswith("-")]
         unknown = [flag for flag in given if flag not in self._option_string_actions]

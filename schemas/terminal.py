@@ -44,6 +44,11 @@ def _controls_terminal(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cs") or character in BIDI_CONTROLS
 
 
+def in_hours(hours: float) -> str:
+    """Return a number of hours in words. Example: `in_hours(1.0)` -> `"1 hour"`."""
+    return f"{hours:g} hour" + "s" * (hours != 1)
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun. Example: `counted(1, "tag")` -> `"1 tag"`, and 2 gives "2 tags"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -21,6 +21,7 @@ from torch import nn
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
+from schemas.terminal import in_hours
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.batch_limits import divide_rounding_up, smallest_micro_batch
 from trainer.config.phases import Phase, phases_of
@@ -155,7 +156,7 @@ def described_length(recipe: Recipe) -> dict[str, Any]:
 
     shown = f"at most {steps:,}{'' if is_known else ', and fewer if run.max_epochs makes fewer of the pairs'}"
     if run.max_hours is not None:
-        shown = f"as many as fit into {run.max_hours:g} hours, {shown}; measured at the start"
+        shown = f"as many as fit into {in_hours(run.max_hours)}, {shown}; measured at the start"
     return {**limits, "steps": shown}
 
 

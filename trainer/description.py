@@ -7,7 +7,7 @@ from typing import Any
 
 from schemas.charts import short
 from schemas.manifest import read_manifest
-from schemas.terminal import counted
+from schemas.terminal import counted, in_hours
 from trainer.config.load import recipe_comment, recipe_names
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
@@ -41,7 +41,7 @@ def description_lines(recipe: Recipe, config: str, described: dict[str, Any]) ->
         yield f"  FLOPs   {short(flops)} a token{whole}"
     yield f"  memory  {_memory(recipe, described)}"
     if recipe.run.max_hours is not None:
-        yield f"  time    {recipe.run.max_hours:g} hours (run.max_hours)"
+        yield f"  time    {in_hours(recipe.run.max_hours)} (run.max_hours)"
     elif config in recipe_names() and recipe_comment(config, "Hardware"):
         yield f"  time    as the recipe ships, {recipe_comment(config, 'Hardware')}"
 

@@ -29,7 +29,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
-from schemas.terminal import counted
+from schemas.terminal import counted, in_hours
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.config.schema import Recipe, RunSection
 from trainer.config.validate import check_schedule
@@ -189,7 +189,7 @@ class Hours:
         run = self.recipe.run
         steps = self._last_step(step, speed)
         bound = f", the most that {_keys_of_bound(run)} allows" if steps == run.max_steps else ""
-        self._log(f"{counted(steps, 'step')} fit into {run.max_hours:g} hours{bound}", speed)
+        self._log(f"{counted(steps, 'step')} fit into {in_hours(run.max_hours)}{bound}", speed)
         return steps
 
     def _other_number(self, step: int, speed: Speed, before: int) -> int:
@@ -206,7 +206,7 @@ class Hours:
             )
             return before
         if steps != before:
-            self._log(f"{steps:,} steps fit into {self.recipe.run.max_hours:g} hours, not {before:,}", speed)
+            self._log(f"{steps:,} steps fit into {in_hours(self.recipe.run.max_hours)}, not {before:,}", speed)
         return steps
 
     def _log(self, text: str, speed: Speed) -> None:
@@ -277,8 +277,8 @@ def recorded_steps(recipe: Recipe, recorded: dict[str, Any], is_fixed: bool) -> 
     if hours is None or (is_fixed and hours != run.max_hours):
         before = "none" if hours is None else f"{hours:g}"
         raise UsageError(
-            f"{run.output} began with run.max_hours {before}, and now it is {run.max_hours:g}. Set it as it was. To "
-            "change the length, set run.max_hours=none and run.max_steps."
+            f"{run.output} began with run.max_hours {before}, and now it is {run.max_hours:g}. Set it as it was, or "
+            "choose another run.output. To change the length, set run.max_hours=none and run.max_steps."
         )
     if not is_fixed:
         return run.max_steps

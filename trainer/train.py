@@ -25,7 +25,7 @@ from trainer.build_model import build_initial_model, fill_in_initial_weights, wa
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_folder import describe_run
-from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.state import TrainingState, check_model
 from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.record import RECIPE
@@ -115,6 +115,8 @@ def train_phases(context: RunContext) -> int:
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
         step = 0 if checkpoint is None else checkpoint.state.step
+        if checkpoint is not None and not has_trained:
+            check_model(checkpoint, context.run_recipe)
         if context.hours is not None and checkpoint is not None and not has_trained:
             context.set_length(context.hours.resume(checkpoint))
         phases = phases_of(context.run_recipe)

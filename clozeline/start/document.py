@@ -35,6 +35,7 @@ English, with some 4 bytes a token; measure yours with `clozeline inspect` of th
 """
 
 AFTER_SIZES = """\
+- **On a GPU** up to 2 MB are trained by the CPU's recipe, in whose small steps they fill more than a few.
 - **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. Chinese
   and Japanese need single characters, by the thousand.
 - **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512`, or add

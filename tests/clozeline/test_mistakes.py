@@ -92,6 +92,8 @@ MISTAKES = {
     "export {books} --output {out}": (2, "{books} holds no checkpoint. Give the run.output of a recipe"),
     "export {pairs} --output {out}": (2, "{pairs} is pair shards and holds no checkpoint. Give the run.output of a"),
     "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
+    "export run out/hf": (2, "required: --output. Did you mean --output out/hf?"),
+    "train --config tyni": (2, "--config tyni does not exist. Did you mean tiny?"),
     "export --input run --output {out}": (2, "Unknown flag --input. RUN_DIR stands without a flag."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),

@@ -271,6 +271,9 @@ def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
     assert done.returncode == 2, done.stderr
     assert "began with run.max_hours 0.05, and now it is 0.1" in done.stderr
 
+    done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_hours": 0.1, "model__hidden_size": 64})
+    assert "belongs to a run with other settings: model.hidden_size was" in done.stderr, done.stderr
+
     done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 41})
     assert done.returncode == 2, done.stderr
     assert f"run.max_steps allows 41 steps, fewer than the {steps:,} that run.max_hours 0.05 fixed" in done.stderr

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
-from trainer.checkpoint.format import STATE
+from trainer.checkpoint.format import STATE, FoundCheckpoint
 from trainer.config.phases import MODEL_KEYS, Phase
 from trainer.config.record import RecipeChange, flatten, shown_value
 from trainer.config.schema import Recipe
@@ -113,7 +113,7 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
         "seed": recipe.run.seed,
-        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
+        "model": _model_of(recipe),
         "phase_model": {name: value for name, value in of_phase.items() if value != of_run[name]},
         "objective": phase.recipe.objective.kind,
         "optimizer": phase.recipe.optimizer.kind,
@@ -122,6 +122,16 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
         "batch_ramp": [batch.ramp_from, batch.ramp_steps] if batch.ramp_from is not None else None,
         "steps_before": phase.steps_before,
     }
+
+
+def _model_of(recipe: Recipe) -> dict[str, Any]:
+    return recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"})
+
+
+def check_model(found: FoundCheckpoint, recipe: Recipe) -> None:
+    """Raise CheckpointError if a recipe's model is not that of the run: what needs no data, and is compared first."""
+    saved, now = ({"model": model} for model in (found.state.identity["model"], _model_of(recipe)))
+    check_identity(found.path, flatten(saved), flatten(now))
 
 
 def check_unchanged(

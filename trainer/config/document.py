@@ -159,12 +159,18 @@ def recipe_list() -> list[str]:
     """Return the lines that `clozeline recipes` prints: a table with one line for each recipe, and a note."""
     table = [("name", "parameters", "objective", "pairs", "hardware")]
     for recipe in map(summary, recipe_names()):
-        size = "by vocabulary" if recipe.parameters is None else rounded(recipe.parameters)
+        size = _depends_on(recipe.name) if recipe.parameters is None else rounded(recipe.parameters)
         table.append((recipe.name, size, recipe.objective, recipe.pairs, recipe.hardware))
 
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
     return [*lines, "", HARDWARE_NOTE, "`clozeline recipes NAME` prints a recipe with the source of every number."]
+
+
+def _depends_on(recipe: str) -> str:
+    """Return what the number of parameters follows from that a recipe leaves open."""
+    names = names_shape(tomllib.loads(recipe_text(recipe)).get("model", {}))
+    return "by vocabulary" if names else "by encoder"
 
 
 def _without_repetition(words: list[str]) -> list[str]:
@@ -196,8 +202,7 @@ def shipped_recipes() -> str:
     """Return the table of shipped recipes, as `clozeline recipes` prints it, but with exact sizes and descriptions."""
     rows = [["name", "parameters", "objective", "pairs", "hardware", "description"]]
     for recipe in map(summary, recipe_names()):
-        depend_on = "vocabulary" if names_shape(tomllib.loads(recipe_text(recipe.name)).get("model", {})) else "encoder"
-        parameters = f"by {depend_on}" if recipe.parameters is None else f"{recipe.parameters:,}"
+        parameters = _depends_on(recipe.name) if recipe.parameters is None else f"{recipe.parameters:,}"
         rows.append(
             [f"`{recipe.name}`", parameters, recipe.objective, recipe.pairs, recipe.hardware, recipe.description]
         )

@@ -28,7 +28,7 @@ MAX_SHOWN_LABELS = 10
 
 
 def data_facts(job: Job) -> dict[str, Any]:
-    """Return the files and the number of examples of each set, and the count of each label in the training set."""
+    """Return the files and the number of examples of each set, those that sets share, and the training set's labels."""
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
     counts = Counter(job.kind.label_ids(job.train.examples))
@@ -37,7 +37,7 @@ def data_facts(job: Job) -> dict[str, Any]:
         found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
         for found in example_sets(job.task, job.data)
     }
-    return {"files": files, "examples": examples, "labels": labels}
+    return {"files": files, "examples": examples, "shared": shared_examples(job), "labels": labels}
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
@@ -68,7 +68,12 @@ def log_data(job: Job) -> None:
             job.kind.max_length,
             job.kind.max_length,
         )
-    log_shared_examples(job)
+    for shared, sentence in zip(facts["shared"], shared_sentences(facts), strict=True):
+        if _are_many(shared, facts):
+            key = shared["set"] if shared["set"] in (DEV, TEST) else f"extra.{shared['set']}"
+            logger.warning("%s Check data.%s, or remove them there.", sentence, key)
+        else:
+            logger.info("%s", sentence)
     full = sum(length >= job.kind.max_length for length in job.train.lengths)
     if job.kind.truncates and full > 0:
         logger.info(
@@ -79,26 +84,35 @@ def log_data(job: Job) -> None:
         )
 
 
-def log_shared_examples(job: Job) -> None:
-    """Log how many examples of each set have the text of a training example or, in other sets than dev, of a dev one.
+def shared_examples(job: Job) -> list[dict[str, Any]]:
+    """Return how many examples of a set have the text of a training example or, in other sets than dev, of a dev one.
 
-    A warning if they are a tenth of the set or more.
+    One entry for each two sets that share any, with their names as `set` and `other`, and the number as `examples`.
     """
+    found = []
     seen = {TRAIN: set(_texts(job.train.examples))}
     for name, others in job.others.items():
         own = _texts(others.examples)
-        for of_set, texts in seen.items():
-            shared = sum(text in texts for text in own)
-            if 0 < shared < len(own) * MANY_SHARED:
-                logger.info("%d of %d %s examples are also %s examples.", shared, len(own), name, of_set)
-            elif shared > 0:
-                logger.warning(
-                    "%d of %d %s examples are also %s examples, so their scores do not show how well new text is "
-                    "predicted. Check data.%s, or remove them there.",
-                    *(shared, len(own), name, of_set, name if name in (DEV, TEST) else f"extra.{name}"),
-                )
+        counts = {other: sum(text in texts for text in own) for other, texts in seen.items()}
+        found += [{"set": name, "other": other, "examples": count} for other, count in counts.items() if count]
         if name == DEV:
             seen[DEV] = set(own)
+    return found
+
+
+def shared_sentences(facts: dict[str, Any]) -> list[str]:
+    """Return the entries of `shared_examples` in words, with what it means if they are a tenth of the set or more."""
+    sentences = []
+    for shared in facts["shared"]:
+        name, size = shared["set"], facts["examples"][shared["set"]]
+        found = f"{shared['examples']:,} of {size:,} {name} examples are also {shared['other']} examples"
+        meaning = ", so their scores do not show how well new text is predicted" if _are_many(shared, facts) else ""
+        sentences.append(f"{found}{meaning}.")
+    return sentences
+
+
+def _are_many(shared: dict[str, Any], facts: dict[str, Any]) -> bool:
+    return bool(shared["examples"] >= facts["examples"][shared["set"]] * MANY_SHARED)
 
 
 def _texts(examples: Sequence[Example]) -> list[tuple[str, ...]]:

@@ -19,7 +19,7 @@ from huggingface_hub import metadata_load
 from schemas import storage
 from schemas.charts import COLORS, Chart, Line, chart, short
 from schemas.pages import render, render_markdown
-from trainer.finetune.data_facts import baseline_scores, data_facts, shown_labels, warn_of_guessing
+from trainer.finetune.data_facts import baseline_scores, data_facts, shared_sentences, shown_labels, warn_of_guessing
 from trainer.finetune.job import Job
 from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
@@ -143,6 +143,7 @@ def report(results: dict[str, Any], task: str) -> str:
         encoder=shown_path(results["encoder"]),
         figures=figures(results),
         scores=table_of_scores(results),
+        notes=shared_sentences(data),
         sets=[[name, f"{size:,}", shown_files(data, name)] for name, size in data["examples"].items()],
         labels=shown_labels(data["labels"]),
         charts=[chart for chart in drawn if chart is not None],
@@ -214,6 +215,7 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         pipeline=PIPELINES[job.task.kind],
         best=best,
         results=results,
+        notes=shared_sentences(results["data"]),
         labels=[(in_cell(label), count) for label, count in results["data"]["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )

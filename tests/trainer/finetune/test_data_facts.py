@@ -35,6 +35,7 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     assert results["data"] == {
         "files": {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "dev", "test")},
         "examples": {"train": 48, "dev": 24, "test": 24},
+        "shared": [],
         "labels": {"first": labels["first"], "second": labels["second"]},
     }
 
@@ -54,10 +55,18 @@ def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_pat
     train = lines_of(task, "train")
     write_lines(tmp_path / "dev.jsonl", train)
     write_lines(tmp_path / "test.jsonl", [train[0], *({"text": f"New {n}.", "label": "first"} for n in range(11))])
-    log = fine_tuned(finetune, encoder, task)["log"]
+    results = fine_tuned(finetune, encoder, task)
+    log = results["log"]
     assert "48 of 48 dev examples are also train examples, so their scores do not show how well new text is" in log
     assert "1 of 12 test examples are also train examples.\n" in log
     assert "1 of 12 test examples are also dev examples.\n" in log
+
+    assert results["data"]["shared"][0] == {"set": "dev", "other": "train", "examples": 48}
+    for page in ("report.html", "hf/README.md"):
+        told = (
+            "48 of 48 dev examples are also train examples, so their scores do not show how well new text is predicted."
+        )
+        assert told in (tmp_path / "out" / page).read_text(), page
 
 
 @pytest.mark.parametrize("kind", ["sentence", "choice", "tags"])
