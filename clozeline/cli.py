@@ -138,7 +138,7 @@ def usage_parser() -> CommandParser:
 GROUPS = {
     "from text to encoder": {
         "start": Command("a folder of text -> an encoder, by the commands below", "clozeline.start.cli:main", "all"),
-        "demo": Command("all of them on Python's documentation, in 2 to 3 minutes on two free cores", "clozeline.demo.cli:main", "demo"),
+        "demo": Command("all of them on Python's documentation, in 2 to 3 minutes", "clozeline.demo.cli:main", "demo"),
         "shard": Command("corpora -> text shards", PIPELINE, "pipeline"),
         "vocab": Command("text shards -> vocabulary", PIPELINE, "pipeline"),
         "pairs": Command("text shards -> pair shards", PIPELINE, "pipeline"),
