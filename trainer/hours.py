@@ -189,7 +189,7 @@ class Hours:
         run = self.recipe.run
         steps = self._last_step(step, speed)
         bound = f", the most that {_keys_of_bound(run)} allows" if steps == run.max_steps else ""
-        self._log(f"{counted(steps, 'step')} fit into {in_hours(run.max_hours)}{bound}", speed)
+        self._log(f"{counted(steps, 'step')} fit into {in_hours(self._limit / 3600)}{bound}", speed)
         return steps
 
     def _other_number(self, step: int, speed: Speed, before: int) -> int:
@@ -206,7 +206,7 @@ class Hours:
             )
             return before
         if steps != before:
-            self._log(f"{steps:,} steps fit into {in_hours(self.recipe.run.max_hours)}, not {before:,}", speed)
+            self._log(f"{steps:,} steps fit into {in_hours(self._limit / 3600)}, not {before:,}", speed)
         return steps
 
     def _log(self, text: str, speed: Speed) -> None:
