@@ -16,8 +16,8 @@ from pipeline.flags import add_flags, given_flags, yes_or_no
 from pipeline.help import ABOUT, LAUNCH, About
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import progress, storage
-from schemas.command_line import CommandParser, file_path, folder_path, positive, unknown_flags
-from schemas.errors import INTERRUPTED, ClozelineError, UsageError, nearest_name
+from schemas.command_line import CommandParser, file_path, flag_hint, folder_path, positive, unknown_flags
+from schemas.errors import INTERRUPTED, ClozelineError, UsageError
 from schemas.terminal import counted, one_line, print_lines, print_note, tell_error, tell_warning
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Invocation:
         """Raise UsageError if an unknown flag resembles one of the `missing` flags."""
         for argument in self.other_arguments:
             name = argument.partition("=")[0]
-            if argument.startswith("--") and nearest_name(name, missing):
+            if argument.startswith("--") and flag_hint(name, missing):
                 raise unknown_flags([name], missing)
 
 
@@ -237,6 +237,8 @@ def _run_vocab(invocation: Invocation) -> None:
     given = invocation.given(VocabJob)
     if "text" not in given and "counts" not in given:
         invocation.refuse_misspelled(["--text", "--counts"])
+    if not {"extend", "add"} & given.keys():
+        invocation.refuse_misspelled([flag for flag in ("--model", "--size") if flag[2:] not in given])
     job = VocabJob.from_flags(given)
     manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
     if manifest is None:

@@ -253,8 +253,10 @@ def flag_hint(flag: str, known: Iterable[str]) -> str:
         meant = [name for name in known if name.startswith(f"-{flag}")]
         return f" Did you mean {' or '.join(meant)}?" if meant else ""
     # Without dashes, in which all flags are alike.
-    hint = nearest_name(flag.removeprefix("--"), [name.removeprefix("--") for name in known if name.startswith("--")])
-    return hint.replace("mean ", "mean --", 1)
+    names = [name.removeprefix("--") for name in known if name.startswith("--")]
+    hint = nearest_name(flag.removeprefix("--"), names)
+    longer = [name for name in names if flag.endswith(f"_{name}")]  # --vocab_size for --size
+    return hint.replace("mean ", "mean --", 1) or "".join(f" Did you mean --{name}?" for name in longer[:1])
 
 
 def unknown_flags(

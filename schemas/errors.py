@@ -69,7 +69,8 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     """
     known = list(known)
     swapped = [one for one in known if one != name and sorted(one) == sorted(name)]  # letters, which difflib misses
-    close = swapped[:1] or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    longer = [one for one in known if one.startswith(f"{name}_")]
+    close = swapped[:1] or longer[:1] or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close and close[0] != name and unicodedata.normalize("NFC", close[0]) == unicodedata.normalize("NFC", name):
         return f" Did you mean {close[0]}? The two differ only in their Unicode form: composed or decomposed letters."
     return f" Did you mean {close[0]}?" if close else ""

@@ -24,6 +24,7 @@ from pydantic.dataclasses import dataclass
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError
 from schemas.folder_kinds import MANIFEST as NAME
+from schemas.folder_kinds import UNFINISHED
 from schemas.text_facts import DomainFacts, TextFacts
 
 ADVICE = "Copy the folder again or rebuild it with --overwrite."
@@ -249,8 +250,12 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
     url = storage.join(folder, NAME)
     if not storage.exists(url):
         advice = f"Make it with `clozeline {_COMMANDS[kind]} {folder} ...`."
-        if kind == "text" and storage.names(folder):  # most likely the corpus itself
+        if any(not (name.startswith(UNFINISHED) or name.endswith(".arrow")) for name in storage.names(folder)):
             advice = f"If these are texts, give them to `clozeline shard --input {folder} --output ...` first."
+            if kind != "text":
+                advice = (
+                    f"If these are texts, `clozeline start {folder}` goes all the way, or `shard`, `vocab` and `pairs`."
+                )
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {advice}")
     root = parse_manifest(storage.read(url), url)
     if root.kind != kind:

@@ -188,8 +188,8 @@ class Hours:
         """Return the number of steps at a speed that was measured for the first time, after `step`, and log it."""
         run = self.recipe.run
         steps = self._last_step(step, speed)
-        bound = f", the most that {_keys_of_bound(run)} allows" if steps == run.max_steps else ""
-        self._log(f"{counted(steps, 'step')} fit into {in_hours(self._limit / 3600)}{bound}", speed)
+        bound = f", all that {_keys_of_bound(run)} allows," if steps == run.max_steps else ""
+        self._log(f"{counted(steps, 'step')}{bound} fit into {in_hours(self._limit / 3600)}", speed)
         return steps
 
     def _other_number(self, step: int, speed: Speed, before: int) -> int:

@@ -38,8 +38,9 @@ AFTER_SIZES = """\
 - **On a GPU** up to 2 MB are trained by the CPU's recipe, in whose small steps they fill more than a few.
 - **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. Chinese
   and Japanese need single characters, by the thousand.
-- **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512`, or add
-  such rows at the end of the training (`[[phases]]`), as BERT does: attention costs more in longer rows.
+- **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512` and set
+  `model.max_position_embeddings=512`, which recipes for a CPU have at 128, or add such rows at the end of the training
+  (`[[phases]]`), as BERT does: attention costs more in longer rows.
 - **Passes.** A large corpus is not seen once in the hours below. Of a small one a run makes many passes: watch the
   held-out loss, and end it with `run.max_epochs` before that rises.
 

@@ -120,6 +120,9 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
                 _check(step)
         except ClozelineError as error:
             raise type(error)(f"{place}, [{step.section}]: {error}") from error
+    for step in steps:
+        if step.name == "train":
+            _check_length(_recipe_of(step), plan, place)
     if _listed(plan["shard"].get("exclude")):
         try:
             facts_of(plan)
@@ -127,15 +130,29 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             raise UsageError(f"{place}, [shard]: {error}") from error
 
 
+def _check_length(recipe: Recipe, plan: Values, place: str) -> None:
+    """Raise UsageError if the rows of the pairs are longer than the model takes."""
+    rows, longest = plan["pairs"].get("max_length"), recipe.model.max_position_embeddings
+    if isinstance(rows, int) and longest is not None and rows > longest:
+        raise UsageError(
+            f"{place}, [pairs]: max_length {rows} is above the {longest} tokens that the model takes. Lower it, or "
+            f"write model.max_position_embeddings = {rows} under [train]."
+        )
+
+
 def _check(step: Step) -> None:
     if step.is_job:
         _check_job(list(step.words[1:]))
     elif step.name == "train":
-        options = trainer_cli.parser("clozeline train").parse_args(step.words[step.words.index("--config") :])
-        _check_keys([change.partition("=")[0] for change in options.set])
-        load_recipe(options.config, options.set)
+        _recipe_of(step)
     else:
         export_cli.parser("clozeline export").parse_args(step.words[2:])
+
+
+def _recipe_of(step: Step) -> Recipe:
+    options = trainer_cli.parser("clozeline train").parse_args(step.words[step.words.index("--config") :])
+    _check_keys([change.partition("=")[0] for change in options.set])
+    return load_recipe(options.config, options.set)
 
 
 def _check_keys(keys: list[str]) -> None:

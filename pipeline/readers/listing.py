@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas import storage
-from schemas.errors import DataError, StorageError, UsageError
+from schemas.errors import DataError, StorageError, UsageError, nearest_name
 from schemas.storage import concurrently
 from schemas.urls import unreachable, unreadable
 
@@ -237,7 +237,17 @@ def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageErr
             f"--input {pattern} matches only folders. Name a folder without wildcards to read all that it holds, or "
             f"its files, as in '{folder}/*.jsonl'."
         )
-    return UsageError(f"--input {pattern} matches no file. Check the path; nothing was read or written.")
+    return UsageError(
+        f"--input {pattern} matches no file.{_nearest(pattern)} Check the path; nothing was read or written."
+    )
+
+
+def _nearest(pattern: str) -> str:
+    """Return a hint that names the file or folder in the same place that a name may mean; empty for URLs."""
+    parent, name = os.path.split(pattern.rstrip("/"))
+    if not storage.is_local(pattern) or not os.path.isdir(parent or "."):
+        return ""
+    return nearest_name(name, os.listdir(parent or "."))
 
 
 def _split_comma_list(patterns: str) -> list[str]:

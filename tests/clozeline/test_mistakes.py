@@ -61,6 +61,7 @@ MISTAKES = {
         "holds pairs, but text was expected",
     ),
     "pairs --text {text} --vocab {text} --output {out} --objective nsp": (3, "{text} holds no vocabulary"),
+    "vocab --text {text} --output {out} --model wordpiece --vocab_size 99": (2, "Did you mean --size?"),
     "pairs --text {text} --vocab {vocab} --output {out}": (
         2,
         "required: --objective. --objective is one of nsp, sop, ",
@@ -98,6 +99,11 @@ MISTAKES = {
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),
     # look and check
+    "train --config tiny --set data.pairs={books} --set run.output={out}": (
+        3,
+        "If these are texts, `clozeline start {books}` goes all the way, or `shard`, `vocab` and `pairs`.",
+    ),
+    "recipes bert": (2, "There is no recipe bert. Did you mean bert_base?"),
     "recipes bert-bas": (2, "There is no recipe bert-bas. Did you mean bert_base?"),
     "doctor --confg tiny": (2, "Unknown flag --confg. Did you mean --config?"),
     "inspect nope": (3, "nope does not exist. Give a folder or a file"),

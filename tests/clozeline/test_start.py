@@ -240,6 +240,12 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
         ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
         ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown flag --sizee. Did you mean --size?"),
         ("size = 4000", 'size = "big"', [], "toml, [vocab]: argument --size: 'big' is not a whole number above 0"),
+        (
+            "max_length = 128",
+            "max_length = 512",
+            [],
+            "[pairs]: max_length 512 is above the 128 tokens that the model takes",
+        ),
         ("max_length", "short_seq_prob = 0.1\nmax_length", [], "toml, [pairs]: --short_seq_prob changes nothing"),
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
         (

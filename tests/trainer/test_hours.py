@@ -293,7 +293,7 @@ def test_a_run_that_stops_before_the_number_is_fixed_measures_again(training, tm
 def test_max_steps_is_the_upper_limit(training, tmp_path) -> None:
     done = training.warm(1, tmp_path / "run", run__max_hours=0.05, run__max_steps=12, schedule__warmup_steps=10)
     assert done.returncode == 0, done.stderr
-    assert "12 steps fit into 0.05 hours, the most that run.max_steps allows" in done.stdout + done.stderr
+    assert "12 steps, all that run.max_steps allows, fit into 0.05 hours" in done.stdout + done.stderr
     assert max(training.losses(tmp_path / "run")) == 12
 
 
