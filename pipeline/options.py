@@ -72,7 +72,6 @@ class ShardJob:
         help="files, folders or patterns in quotes to leave out of the input, as latin.txt or 'drafts/*'",
         many=True,
         metavar="NAME",
-        recorded=False,
     )
     corpus_name: str | None = option(
         None, help="what the corpus of --input is called, on the cards of the text, its pairs and the model"

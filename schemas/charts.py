@@ -39,6 +39,9 @@ phone it takes about a quarter."""
 FEW_POINTS = 3
 """A line of fewer points is shown as a whole."""
 
+FULL_BAR = 0.2
+"""The least share of a whole that fills the width of a bar."""
+
 BINS = 64
 """Maximum bars of a histogram."""
 
@@ -428,9 +431,9 @@ def _levels(ceiling: float) -> list[Level]:
 
 
 def bars(counts: Sequence[tuple[str, int]], whole: int) -> list[Bar]:
-    """Lay out one bar per name, with shares of `whole`."""
-    longest = max((count for _, count in counts), default=1)
-    return [Bar(name, count, count / max(whole, 1), 100 * count / max(longest, 1)) for name, count in counts]
+    """Lay out one bar per name, with shares of `whole`. The longest is full, if it is not a small share."""
+    longest = max(max((count for _, count in counts), default=1), whole * FULL_BAR, 1)
+    return [Bar(name, count, count / max(whole, 1), 100 * count / longest) for name, count in counts]
 
 
 def split(parts: Sequence[tuple[str, int, str]]) -> list[Part]:

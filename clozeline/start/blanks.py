@@ -23,9 +23,11 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
+from clozeline.start.cli import filled_lines
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text
+from schemas.terminal import print_lines
 from trainer.export.cli import parser, writing_of
 from trainer.export.convert import write_card
 from trainer.export.request import steps_to_export
@@ -68,10 +70,7 @@ def main() -> None:
         shown = sentence.replace("[MASK]", f"____ ({word})") if word else sentence
         filled.append((shown, answers(logits_V.softmax(-1), tokenizer)))
 
-    for number, (sentence, words) in enumerate(filled):
-        if number == 1 and questions[0][1]:
-            print("The word in parentheses was hidden from the model:")
-        print(f"{sentence}\n    {words}")
+    print_lines(filled_lines(filled))
     with keep_running("The report and the card with filled-in blanks"):
         write_blanks(run, filled)
         write_report(run)

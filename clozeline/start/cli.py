@@ -144,10 +144,17 @@ def _start(options: argparse.Namespace, prog: str) -> int:
         return 0
     with held(Path(output)):
         _publish(path, text, before)
+        done_before = _steps_done(output)
         code = run_steps(steps, plan, output)
         if code == 0:
-            print_lines(closing_lines(output, plan, steps[-1].words[2:]))
+            is_new = _steps_done(output) != done_before
+            print_lines(closing_lines(output, plan, steps[-1].words[2:], is_new))
     return code
+
+
+def _steps_done(output: str) -> bytes:
+    path = Path(output, STEPS_NAME)
+    return path.read_bytes() if path.exists() else b""
 
 
 def _publish(path: str, text: str, before: str) -> None:
@@ -299,10 +306,10 @@ PAGES = (
 )
 
 
-def closing_lines(output: str, plan: Values, exported: Sequence[str]) -> Iterator[str]:
+def closing_lines(output: str, plan: Values, exported: Sequence[str], is_new: bool) -> Iterator[str]:
     """Yield what came out: the held-out loss, blanks filled in the user's own text, the pages, and what is next.
 
-    exported: the words of the export's command after its name.
+    exported: the words of the export's command after its name. is_new: False if all steps were done before.
     """
     yield ""
     found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
@@ -320,13 +327,8 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str]) -> Iterato
 
     hf = os.path.join(output, "hf")
     text = os.path.join(output, "text_heldout" if holds_out(plan) else "text")
-    blanks = [sys.executable, "-m", "clozeline.start.blanks", text, *exported]
-    progress.doing("filling in blanks")
-    done = subprocess.run(blanks, capture_output=True, text=True, check=False)
-    progress.end()
-    yield from done.stdout.splitlines()
-    if done.returncode:
-        yield f"The blanks could not be filled in: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+    known = [] if is_new else _filled_before(os.path.join(output, "run"))
+    yield from filled_lines(known) if known else _fill_in(text, exported)
 
     yield ""
     for name, what in PAGES:
@@ -340,6 +342,31 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str]) -> Iterato
     again = shlex.join(["clozeline", "start", str(plan["start"].get("folder", "FOLDER")), "--output", output])
     yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and then:"
     yield f"  {again}"
+
+
+def _fill_in(text: str, exported: Sequence[str]) -> Iterator[str]:
+    blanks = [sys.executable, "-m", "clozeline.start.blanks", text, *exported]
+    progress.doing("filling in blanks")
+    done = subprocess.run(blanks, capture_output=True, text=True, check=False)
+    progress.end()
+    yield from done.stdout.splitlines()
+    if done.returncode:
+        yield f"The blanks could not be filled in: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+
+
+def _filled_before(run: str) -> list[list[str]]:
+    try:
+        return json.loads(Path(run, "blanks.json").read_text(encoding="utf-8"))["filled"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def filled_lines(filled: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield sentences with filled-in blanks and their words; the first is that of word frequencies alone."""
+    for number, (sentence, words) in enumerate(filled):
+        if number == 1 and "____ (" in sentence:
+            yield "The word in parentheses was hidden from the model:"
+        yield from (sentence, f"    {words}")
 
 
 def _last_evaluation(path: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ CORPUS_FACTS = ("corpus_name", "corpus_license", "corpus_url")
 
 OPTIONAL = (
     *CORPUS_FACTS,
+    "exclude",
     "languages",
     "min_language_confidence",
     "filters",
@@ -81,7 +82,7 @@ class Resolved:
 
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
-        unkeyed = (*LIMITS, *CORPUS_FACTS)
+        unkeyed = (*LIMITS, *CORPUS_FACTS, "exclude")  # the files are what is left
         recorded = {name: value for name, value in recorded_options(self.job).items() if name not in unkeyed}
         options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
         whole = one_listing(listings)

@@ -14,6 +14,7 @@ from schemas.charts import (
     CHART_HEIGHT,
     MAX_POINTS,
     Line,
+    bars,
     bins,
     chart,
     mean,
@@ -70,6 +71,11 @@ def test_the_first_steps_of_a_short_run_do_not_squeeze_the_others() -> None:
         "100",
         "257",
     ]
+
+
+def test_a_small_share_fills_no_bar() -> None:
+    assert [bar.width for bar in bars([("a", 600), ("b", 300)], 1000)] == [100, 50]
+    assert [round(bar.width, 3) for bar in bars([("a", 1)], 1000)] == [0.5]
 
 
 @pytest.mark.parametrize("length", [8, 16, 31, 64, 128, 129, 512, 1000])

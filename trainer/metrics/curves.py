@@ -34,6 +34,7 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
             "eval_mlm_loss": "masked LM, held out",
             "eval_pair_loss": "pairs, held out",
             "unigram_loss": "word frequencies alone",
+            "eval_unigram_loss": "word frequencies alone, held out",
         },
         short,
     ),

@@ -45,10 +45,11 @@ def figures(record: RunRecord) -> dict[str, Figure]:
     found = {
         "held-out loss at [MASK]": _figure(evaluation.get("eval_mlm_loss_masked"), digits, -1),
         "held-out loss": _figure(evaluation.get("eval_mlm_loss"), digits, -1),
-        "masked LM loss": _figure(last.get("mlm_loss"), digits),
-        "loss at [MASK]": _figure(last.get("mlm_loss_masked"), digits),
-        "word frequencies alone": _figure(evaluation.get("eval_unigram_loss", last.get("unigram_loss")), digits),
-        "accuracy": _figure(last.get("mlm_accuracy"), "{:.1%}".format),
+        "held-out, word frequencies alone": _figure(evaluation.get("eval_unigram_loss"), digits),
+        "training loss": _figure(last.get("mlm_loss"), digits),
+        "training loss at [MASK]": _figure(last.get("mlm_loss_masked"), digits),
+        "training, word frequencies alone": _figure(last.get("unigram_loss"), digits),
+        "training accuracy": _figure(last.get("mlm_accuracy"), "{:.1%}".format),
         "steps": Figure(f"{last['step']:,}{of_all}"),
         "tokens": _figure(last.get("tokens"), short),
         "passes over the data": _figure(_passes(record), three_digits),
@@ -58,8 +59,8 @@ def figures(record: RunRecord) -> dict[str, Figure]:
         "best checkpoint": Figure(f"step {record.best:,}" if record.best is not None else "-"),
     }
     # With masking.replacement "100/0/0" they are the same.
-    if found["loss at [MASK]"].text == found["masked LM loss"].text:
-        found["loss at [MASK]"] = Figure("-")
+    if found["training loss at [MASK]"].text == found["training loss"].text:
+        found["training loss at [MASK]"] = Figure("-")
     return found
 
 
@@ -68,7 +69,7 @@ def known_figures(record: RunRecord) -> dict[str, str]:
     return {name: figure.text for name, figure in figures(record).items() if figure.text != "-" or name in OF_EVERY_RUN}
 
 
-OF_EVERY_RUN = ("masked LM loss", "accuracy", "tokens", "time", "tokens per second")
+OF_EVERY_RUN = ("training loss", "training accuracy", "tokens", "time", "tokens per second")
 
 
 def _figure(value: float | None, text_of: Callable[[float], str], better: int = 0) -> Figure:

@@ -179,6 +179,8 @@ def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path)
     done = command(*shard, "--exclude", "x.txt", "y/b [[]*", "y [old]")
     assert done.returncode == 0 and " 2 documents, " in done.stdout, done.stderr
     assert "3 files of the input left out by --exclude." in done.stderr
+    manifest = read_manifest(str(tmp_path.parent / f"{tmp_path.name}-text"), "text")
+    assert manifest.options["exclude"] == ["x.txt", "y/b [[]*", "y [old]"]
 
 
 def test_turkish_with_capitals_is_found() -> None:

@@ -108,7 +108,7 @@ def test_q_a_report_shows_a_nan_at_the_end_as_a_dash(run_copy: Path) -> None:
     with (run_copy / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
     write_report(str(run_copy))
-    assert "<dt>masked LM loss</dt><dd>-</dd>" in (run_copy / "report.html").read_text()
+    assert "<dt>training loss</dt><dd>-</dd>" in (run_copy / "report.html").read_text()
 
 
 def test_q_a_run_that_ends_in_nan_ends_as_usual(training, tmp_path: Path) -> None:  # noqa: F811
