@@ -7,14 +7,17 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib.util import find_spec
 from time import perf_counter
 
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, flag_hint
-from schemas.errors import UsageError
+from schemas.errors import CheckpointError, UsageError
 from schemas.manifest import read_root
 from schemas.terminal import print_lines
+from trainer.checkpoint.format import checkpoint_path, steps_saved
+from trainer.checkpoint.state import check_recipe, read_state
 from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
@@ -57,7 +60,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     if options.profile is not None:
         recording = Recording(options.profile, options.profile_after)
         check_recording(recording, recipe.run)
-    check_pairs(recipe)
+    check_folders(recipe)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
     show_place("loading torch and DeepSpeed")
@@ -66,15 +69,25 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     pretrain(recipe, stop, recording, started)
 
 
-def check_pairs(recipe: Recipe) -> None:
-    """Raise DataError if a new run of one process has no pairs to read: at once, before torch is loaded."""
-    if find_spec("torch") is None:  # which is said first
+def check_folders(recipe: Recipe) -> None:
+    """Check at once, before torch is loaded, what one process can see of the folders of a run.
+
+    Raises DataError if a new run has no pairs to read, and CheckpointError if the folder is that of another run.
+    """
+    if find_spec("torch") is None or os.environ.get("WORLD_SIZE", "1") != "1":  # a missing torch is said first
         return
-    checkpoints = storage.join(recipe.run.output, "checkpoints")
-    if os.environ.get("WORLD_SIZE", "1") != "1" or storage.names(checkpoints):
+    run = recipe.run.output
+    if not storage.names(storage.join(run, "checkpoints")):
+        for folder in phases_of(recipe)[0].recipe.data.folders:  # those of later phases may not be there yet
+            read_root(folder, "pairs")
         return
-    for folder in phases_of(recipe)[0].recipe.data.folders:  # those of later phases may not be there yet
-        read_root(folder, "pairs")
+
+    for step in steps_saved(run)[-1:] if storage.is_local(run) else ():
+        path, state = checkpoint_path(run, step), None
+        with suppress(CheckpointError):  # training takes an older one
+            state = read_state(path)
+        if state is not None:
+            check_recipe(path, state, recipe)
 
 
 ALIASES = {

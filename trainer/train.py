@@ -25,7 +25,7 @@ from trainer.build_model import build_initial_model, fill_in_initial_weights, wa
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_folder import describe_run
-from trainer.checkpoint.state import TrainingState, check_model
+from trainer.checkpoint.state import TrainingState, check_recipe
 from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.record import RECIPE
@@ -116,7 +116,7 @@ def train_phases(context: RunContext) -> int:
         checkpoint = newest_checkpoint(context)
         step = 0 if checkpoint is None else checkpoint.state.step
         if checkpoint is not None and not has_trained:
-            check_model(checkpoint, context.run_recipe)
+            check_recipe(checkpoint.path, checkpoint.state, context.run_recipe)
         if context.hours is not None and checkpoint is not None and not has_trained:
             context.set_length(context.hours.resume(checkpoint))
         phases = phases_of(context.run_recipe)

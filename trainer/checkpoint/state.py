@@ -8,19 +8,21 @@ whole run (IDENTITY_OF_RUN) are compared there.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
-from trainer.checkpoint.format import STATE, FoundCheckpoint
-from trainer.config.phases import MODEL_KEYS, Phase
+from trainer.checkpoint.format import STATE
+from trainer.config.phases import MODEL_KEYS, Phase, phases_of
 from trainer.config.record import RecipeChange, flatten, shown_value
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS
-from trainer.data.folder import PairFolder
 from trainer.metrics.sums import Interval
+
+if TYPE_CHECKING:
+    from trainer.data.folder import PairFolder  # loads torch
 
 
 class TrainingState(BaseModel):
@@ -105,15 +107,21 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
 
     recipe: of the whole run. folders: of the phase's pairs.
     """
-    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
-    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
-    batch = phase.recipe.batch
     return {
         "data": [folder.manifest.fingerprint for folder in folders],
         "weights": phase.recipe.data.weights,
         "vocabulary": folders[0].vocabulary.fingerprint,
+        **_identity_of_recipe(recipe, phase),
+    }
+
+
+def _identity_of_recipe(recipe: Recipe, phase: Phase) -> dict[str, Any]:
+    of_phase = phase.recipe.model.model_dump(include=set(MODEL_KEYS))
+    of_run = recipe.model.model_dump(include=set(MODEL_KEYS))
+    batch = phase.recipe.batch
+    return {
         "seed": recipe.run.seed,
-        "model": _model_of(recipe),
+        "model": recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"}),
         "phase_model": {name: value for name, value in of_phase.items() if value != of_run[name]},
         "objective": phase.recipe.objective.kind,
         "optimizer": phase.recipe.optimizer.kind,
@@ -124,14 +132,15 @@ def identity(recipe: Recipe, phase: Phase, folders: list[PairFolder]) -> dict[st
     }
 
 
-def _model_of(recipe: Recipe) -> dict[str, Any]:
-    return recipe.model.model_dump(exclude_none=True, exclude={*START_KEYS, "vocab_size"})
+def check_recipe(path: Path, state: TrainingState, recipe: Recipe) -> None:
+    """Compare what is known before any data is opened with the checkpoint of a run: the first thing in a resume.
 
-
-def check_model(found: FoundCheckpoint, recipe: Recipe) -> None:
-    """Raise CheckpointError if a recipe's model is not that of the run: what needs no data, and is compared first."""
-    saved, now = ({"model": model} for model in (found.state.identity["model"], _model_of(recipe)))
-    check_identity(found.path, flatten(saved), flatten(now))
+    Of a run with several phases, that is the model and the seed. Raises CheckpointError as `check_unchanged` does.
+    """
+    first, *further = phases_of(recipe)
+    now = _identity_of_recipe(recipe, first)
+    names = list(now) if state.step > 0 and not further else ["seed", "model"]
+    check_identity(path, _by_recipe_key(state.identity, names), _by_recipe_key(now, names))
 
 
 def check_unchanged(
