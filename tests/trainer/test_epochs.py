@@ -71,7 +71,7 @@ def test_describe_tells_of_passes_and_hours_together(pairs: Path) -> None:
     described = describe_recipe(recipe_of(pairs, "run.max_epochs=2", "run.max_hours=1", "schedule.warmup_steps=8"))
     assert (described["max_epochs"], described["max_hours"]) == (2, 1)
     steps = 2 * total(pairs, "rows") // 32
-    assert described["steps"] == f"as many as fit into 1 hours, at most {steps:,}; measured at the start"
+    assert described["steps"] == f"as many as fit into 1 hour, at most {steps:,}; measured at the start"
 
 
 @pytest.mark.parametrize(
