@@ -208,6 +208,12 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
             "model."
         )
     changed = changes(plan, options.hours, options.language)
+    hours = plan["train"].get("run.max_hours")
+    if changed.get("train"):
+        print(
+            f"--hours {options.hours:g} replaces run.max_hours = {hours:g} of {one_line(path)}. Leave the flag out to "
+            "keep what is there."
+        )
     _print_wrapped(_setting_lines(changed))
     return plan_file.with_settings(text, changed, path)
 
