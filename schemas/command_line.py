@@ -175,11 +175,8 @@ class CommandParser(argparse.ArgumentParser):
         unknown = [flag for flag in given if flag not in self._option_string_actions]
         hints = [(flag, flag_hint(flag, required)) for flag in unknown]
         found = "".join(f" Unknown flag {flag}.{hint}" for flag, hint in hints if hint)
-        with_choices = [flag for flag in required if self._option_string_actions[flag].choices]
-        return found or "".join(f" {flag} is one of {self._choices(flag)}." for flag in with_choices)
-
-    def _choices(self, flag: str) -> str:
-        return ", ".join(map(str, self._option_string_actions[flag].choices or ()))
+        choices = {flag: self._option_string_actions[flag].choices for flag in required}
+        return found or "".join(f" {flag} is one of {', '.join(map(str, of))}." for flag, of in choices.items() if of)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -187,7 +187,7 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
 
 
 def _remedy(look: Look) -> str:
-    """Return how a plan for files with faults goes on."""
+    """Return what to do after a plan was written for files with faults."""
     flags = "write such flags of `shard` under its [shard]"
     if not look.unreadable:
         return f"{flags}."

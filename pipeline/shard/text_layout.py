@@ -106,7 +106,7 @@ def paragraphs_among(counts: dict[str, int]) -> Report | None:
     """
     files, documents = counts.get("files", 0), counts.get("documents", 0)
     are_many = documents > max(MANY_PIECES, SEVERAL_PIECES * files)
-    # As `guessed_layout` judges: short pieces, or so many files, and of such a size, that each may be a document.
+    # As in `guessed_layout`: the pieces are short, or each of many small files may be one document.
     are_articles = files > FEW_FILES and counts["bytes"] < LARGE_PIECE * files
     if not are_many or (counts["bytes"] >= PARAGRAPH_BYTES * documents and not are_articles):
         return None

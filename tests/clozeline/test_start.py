@@ -314,17 +314,10 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     assert "  # for a test" in Path("out/clozeline.toml").read_text()
 
     assert main([*start, "--hours", "0.05", "--language", "en", "--plan_only"]) == 0
+    assert "--hours 0.05 replaces run.max_hours = 2 of out/clozeline.toml." in capsys.readouterr().out
     assert plan_of() == first
     assert main(["start", "other"]) == 2
     assert "FOLDER other is not what out/clozeline.toml has, my texts. Change it there" in capsys.readouterr().err
-
-
-def test_a_flag_that_replaces_an_edit_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["start", str(folder), "--hours", "0.03", "--plan_only"]
-    assert main(words) == 0
-    change('max_hours" = 0.03', 'max_hours" = 0.02')
-    assert main(words) == 0
-    assert "--hours 0.03 replaces run.max_hours = 0.02 of out/clozeline.toml." in capsys.readouterr().out
 
 
 def test_the_plan_of_a_live_start_is_not_changed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
