@@ -16,12 +16,16 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from hypothesis import settings
 
 from pipeline.cli import main
 from tests import forked, memory_files
 from tests.object_store import KEYS, ObjectStore
 
 memory_files.register()
+# Seconds on a shared machine say nothing about what a property test checks.
+settings.register_profile("clozeline", deadline=None)
+settings.load_profile("clozeline")
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Hundreds of processes import the same modules. Without cached bytecode, each one would compile them again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

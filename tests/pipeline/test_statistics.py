@@ -364,7 +364,6 @@ def test_partitions_of_the_default_window_stay() -> None:
 @given(st.integers(1, 10**13), st.integers(1, 10**12), st.integers(1, MAX_WINDOW))
 @example(MILLION, 10**15, 16)  # What counts are the tokens that there are.
 @example(10**9, 10**9, 5)
-@settings(deadline=None)
 def test_the_memory_of_a_partition_is_bounded_for_every_window(tokens: int, max_tokens: int, window: int) -> None:
     made = plan_of(64, tokens, max_tokens, window)
     occurrences = min(tokens, max_tokens) * window
@@ -380,7 +379,7 @@ def test_the_memory_of_a_partition_is_bounded_for_every_window(tokens: int, max_
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 70))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_least_weight_keeps_as_many_pairs_as_may_stay(weights: list[int], most: int) -> None:
     least = least_weight(np.array(weights, dtype=np.int64), most)
     assert sum(weight >= least for weight in weights) <= most

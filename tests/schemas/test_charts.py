@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.charts import (
@@ -48,7 +48,6 @@ def test_thinning_keeps_extremes_and_order(values: list[float], most: int) -> No
         assert [lot[2] for lot in lots] == values
 
 
-@settings(deadline=None)  # the first example compiles the template
 @given(st.lists(st.tuples(st.integers(1, 10**6), NUMBERS), min_size=1, unique_by=lambda point: point[0]))
 def test_lines_lie_inside_their_chart(points: list[tuple[int, float]]) -> None:
     points = sorted(points)

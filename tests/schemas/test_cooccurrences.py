@@ -62,7 +62,7 @@ def as_dict(found: Cooccurrences) -> dict[tuple[int, int], int]:
 
 
 @given(rows_of_tokens, st.integers(1, 16))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_counts_equal_plain_loops(rows: list[list[int]], window: int) -> None:
     expected = plain_loop(rows, window)
     contexts = [0] * VOCABULARY_SIZE
@@ -91,7 +91,7 @@ def test_context_weights_are_exact_above_what_a_float_holds() -> None:
 
 
 @given(rows_of_tokens, st.integers(1, 9), st.integers(1, 30))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_blocks_do_not_show(rows: list[list[int]], shards: int, block_tokens: int) -> None:
     tables = [table_of(rows[i::shards]) for i in range(shards)]
     with pytest.MonkeyPatch.context() as patch:
@@ -130,7 +130,7 @@ def test_a_sample_of_rows_depends_on_their_places_alone() -> None:
 
 
 @given(rows_of_tokens, st.integers(0, 100), st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_sample_never_has_more_tokens_than_allowed(rows: list[list[int]], max_tokens: int, shard: int) -> None:
     taken = sampled_rows(table_of(rows), shard, max_tokens)["input_ids"].to_pylist()
     assert sum(map(len, taken)) <= max_tokens

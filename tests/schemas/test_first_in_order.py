@@ -22,7 +22,7 @@ RANDOM_ORDER = st.one_of(
     counts=st.lists(st.integers(0, 70), min_size=4, max_size=4),
     use_may=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_first_in_order_equal_a_sort(rows: list[list[tuple[int, bool]]], counts: list[int], use_may: bool) -> None:
     """However unevenly the random numbers lie, and however few items may be chosen."""
     order = np.array([number for row in rows for number, _ in row], dtype=np.uint64)

@@ -165,7 +165,7 @@ def assert_equal_to_plain(rows: list[list[int]], masking: Masking) -> None:
     prob=st.sampled_from([0.05, 0.15, 0.4, 1.0]),
     max_predictions=st.sampled_from([None, None, 1, 3, 20]),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_masks_equal_the_plain_algorithm(
     kind: Kind, rows: list[list[int]], prob: float, max_predictions: int | None
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.row_checks import first_null, may_hold_null
@@ -18,7 +18,6 @@ def holds_null(rows: list) -> bool:
 
 
 @given(ROWS, st.integers(0, 4))
-@settings(deadline=None)
 def test_no_null_is_missed(rows: list, start: int) -> None:
     column = pa.array(rows, NESTED).slice(min(start, len(rows)))
     expected = holds_null(rows[start:])
@@ -27,6 +26,5 @@ def test_no_null_is_missed(rows: list, start: int) -> None:
 
 
 @given(st.lists(st.lists(st.lists(st.integers(0, 9)))))
-@settings(deadline=None)
 def test_columns_without_nulls_are_spared(rows: list) -> None:
     assert not may_hold_null(pa.array(rows, NESTED))

@@ -44,7 +44,7 @@ def words_of(batches: list[pa.RecordBatch]) -> list[tuple[int, list[str]]]:
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.sampled_from([1, 2, 3, 1000, 1 << 18, 1 << 32]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_bucket_is_an_equal_range_of_keys(keys: list[int], buckets: int) -> None:
     found = bucket_of(np.array(keys, np.uint64), buckets)
     assert found.tolist() == [key * buckets >> 64 for key in keys]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.jobs import near_duplicates as steps
@@ -91,7 +91,6 @@ def pairs_of(pieces: list[tuple[Ids, Ids]]) -> set[tuple[int, int]]:
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=60), st.lists(st.integers(0, 60), max_size=3)
 )
-@settings(deadline=None)
 def test_pairs_are_two_levels_of_stars(rows: list[tuple[int, int]], cuts: list[int]) -> None:
     bands, documents = np.array(rows, np.uint64).reshape(-1, 2).T
     pieces = list(zip(np.split(bands, sorted(cuts)), np.split(documents, sorted(cuts)), strict=True))

@@ -68,7 +68,7 @@ graphs = st.lists(st.tuples(ids_of_small_graphs, ids_of_small_graphs), max_size=
 
 
 @given(graphs, st.sampled_from([1, 2, 5, 16]), st.integers(0, 3))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_stars_find_what_union_find_does(graph: list[tuple[int, int]], buckets: int, rounds: int) -> None:
     first, second = np.array(graph, np.uint64).reshape(-1, 2).T
     edges = edges_between(first, second)

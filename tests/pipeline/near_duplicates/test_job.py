@@ -78,7 +78,7 @@ def signatures_of(families: list[tuple[int, int]]) -> dict[int, np.ndarray]:
     st.sampled_from([1, 3, 16]),
     st.integers(1, 3),
 )
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_steps_drop_what_the_reference_drops(families: list[tuple[int, int]], buckets: int, runs: int) -> None:
     minima = signatures_of(families)
     assert dropped_by_steps(minima, buckets, runs) == expected(minima)

@@ -67,7 +67,7 @@ def mark_all(runs: list[str], words_of_run: list[list[str]]) -> NDArray[np.int8]
 @pytest.mark.parametrize("model", ["wordpiece", "bytebpe"])
 @pytest.mark.parametrize("with_added", [False, True])
 @given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lots: list[list[str]], most: int) -> None:
     """Lot after lot by one encoder, however large its cache."""
     data = small_tokenizer(model, *([AddedToken("bb", normalized=False)] if with_added else []))
@@ -85,7 +85,7 @@ def test_lots_of_sentences_equal_the_library(model: Model, with_added: bool, lot
 
 
 @given(lots=st.lists(SENTENCES, min_size=1, max_size=3), most=st.sampled_from([0, 2, 1_000_000]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_token_has_the_mark_of_its_first_character(lots: list[list[str]], most: int) -> None:
     data = small_tokenizer("wordpiece")
     library: Any = Tokenizer.from_str(data.decode())
@@ -154,7 +154,7 @@ STRINGS = st.one_of(
 
 
 @given(lots=st.lists(st.dictionaries(STRINGS, st.lists(st.integers(0, 9), max_size=4)), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
     cache = EncodingCache()
     plain: dict[str, list[int]] = {}

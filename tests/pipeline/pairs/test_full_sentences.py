@@ -89,7 +89,7 @@ def plain_rows(corpus: EncodedCorpus, options: PairOptions, pass_number: int) ->
     seed=st.integers(0, 99),
     ids=st.lists(st.integers(0, 10**6), min_size=12, max_size=12),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_rows_equal_the_plain_algorithm(
     objective: Objective, documents: list[list[int]], max_length: int, seed: int, ids: list[int]
 ) -> None:

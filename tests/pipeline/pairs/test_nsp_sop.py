@@ -20,7 +20,7 @@ def pairs_of(corpus: EncodedCorpus, options: PairOptions) -> tuple[list[PairRow]
 
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
 @given(documents=DOCUMENTS, max_length=st.integers(8, 140), seed=st.integers(0, 99))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_label_is_true_and_every_row_fits(objective, documents, max_length: int, seed: int) -> None:
     made = corpus_of(documents)
     rows, ledger = pairs_of(made, PairOptions(objective, max_length, 0.1, seed))

@@ -189,7 +189,7 @@ def plain(row: PairRow) -> PlainRow:
     seed=st.integers(0, 999),
     data=st.data(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_rows_equal_the_plain_algorithm(
     objective: Objective,
     documents: list[list[int]],

@@ -43,7 +43,7 @@ def plain_pieces(sentence: str, isolates_ideographs: bool, keeps_white_space: bo
 
 @pytest.mark.parametrize("rules", [(False, False), (True, False), (False, True)])
 @given(sentences=SENTENCES, first=st.integers(0, 3))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pieces_equal_the_plain_algorithm(rules: tuple[bool, bool], sentences: list[str], first: int) -> None:
     """Also for a slice of an array."""
     pieces = cut_into_pieces(pa.array(sentences, pa.string()).slice(first), *rules)
@@ -66,7 +66,7 @@ ASCII_RUNS = st.lists(st.sampled_from([*"abAB019'.,-_$#", "'s", "'re", "'ll", "'
 
 @pytest.mark.parametrize(("model", "lowercase"), [("wordpiece", True), ("wordpiece", False), ("bytebpe", False)])
 @given(runs=st.lists(ASCII_RUNS, max_size=6), spaced=st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_of_plain_pieces_equal_the_tokenizers_own(
     model: Model, lowercase: bool, runs: list[str], spaced: bool
 ) -> None:

@@ -159,7 +159,7 @@ def reference(tokenizer: Tokenizer, text: str, begins_words: bool) -> list[int]:
 
 @pytest.mark.parametrize("name", VARIANTS)
 @given(texts=st.lists(TEXTS, max_size=6))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_equals_the_library_on_any_text(variant, name: str, texts: list[str]) -> None:
     tokenizer, encoder = variant(name)
     expected = [reference(tokenizer, text, name.endswith("no prefix space")) for text in texts]

@@ -66,7 +66,7 @@ def test_texts_of_any_length_are_cut(name: str) -> None:
 
 @pytest.mark.parametrize("name", SEGMENTERS)
 @given(st.text(st.sampled_from("北京天安门的々\u3400\U0002b820\uf900ab1é, あがアーｶﾞ。\u0301\u3099\u3000\0กาเป็นก็ำ๐ฯ")))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_mark_stands_where_it_means_something(name: str, text: str) -> None:
     """Words are joined at the first letter of one and between letters of the script; they begin elsewhere."""
     for cutter in (cut, cut_with_marks):

@@ -127,7 +127,7 @@ TEXT = st.lists(st.tuples(PIECE_OF_TEXT, st.sampled_from(["\n", "\n", "\r\n", "\
 @given(text=TEXT, frames=st.lists(st.integers(0, 2000), max_size=30), cuts=st.lists(st.integers(1, 3000), max_size=8))
 @example(text=b"a\nb\n", frames=[2], cuts=[1, 20, 24, 28, 40])
 @example(text=b"", frames=[0, 0, 0], cuts=[5, 30, 64, 100])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_record_comes_out_once(tmp_path_factory, maker: str, kind: str, text, frames, cuts) -> None:
     suffix, compress = MAKE[maker]
     path = tmp_path_factory.mktemp("cut") / f"x{suffix}"

@@ -196,7 +196,7 @@ JUNK = st.one_of(
 
 
 @given(junk=JUNK, charset=st.sampled_from(["", "utf-8", "utf-16", "x\0", "idna", "cp037"]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_junk_is_a_text_or_a_reason(junk: bytes, charset: str) -> None:
     try:
         text, _ = page_text(junk, charset)

@@ -53,7 +53,7 @@ TEXT = st.text("ab\n", min_size=1, max_size=40).map(lambda text: "x" + "\n".join
 
 @pytest.mark.parametrize("kind", WRITE)
 @given(texts=st.lists(TEXT, min_size=1, max_size=12), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_record_belongs_to_exactly_one_range(tmp_path_factory, kind: str, texts, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("pieces") / "x"
     path.write_text(WRITE[kind](texts))

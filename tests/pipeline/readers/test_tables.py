@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.readers import columnar
@@ -55,7 +55,6 @@ FIELD = st.text(st.sampled_from('ab",;\t\n\r é\u2028\ufeff'), max_size=8) | st.
     line_end=st.sampled_from(["\r\n", "\n"]),
     mark=st.booleans(),
 )
-@settings(deadline=None)
 def test_what_csv_writes_is_read_equal(tmp_path_factory, rows, delimiter: str, line_end: str, mark: bool) -> None:
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, delimiter=delimiter, lineterminator=line_end, quoting=csv.QUOTE_ALL)
@@ -69,7 +68,6 @@ def test_what_csv_writes_is_read_equal(tmp_path_factory, rows, delimiter: str, l
 
 
 @given(st.binary(max_size=200) | st.text(st.sampled_from('ab",\n'), max_size=60).map(str.encode), st.integers(4, 40))
-@settings(deadline=None)
 def test_every_row_of_any_file_is_read_or_rejected_in_order(tmp_path_factory, data: bytes, limit: int) -> None:
     path = written(tmp_path_factory.mktemp("csv") / "x.csv", b"text,b\n" + data)
     try:

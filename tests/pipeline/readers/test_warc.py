@@ -187,7 +187,7 @@ PIECE_OF_WARC = st.one_of(
     frames=st.sampled_from([gzip.compress, bgzf, lambda data: gzip.compress(data, 0), zstandard.compress]),
     one_frame=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_record_comes_out_once_wherever_the_file_is_cut(tmp_path_factory, parts, cuts, frames, one_frame) -> None:
     """Also from a file whose frames do not begin with records, which its first range reads."""
     suffix = ".zst" if frames is zstandard.compress else ".gz"

@@ -228,7 +228,7 @@ def test_arguments_of_a_template_take_linear_time(name: str, run: str) -> None:
 
 
 @given(st.lists(st.sampled_from([*MARKS, "\n", "\n\n", " ", "é"]), max_size=60).map("".join))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_markup_becomes_paragraphs_without_marks_of_the_steps(text: str) -> None:
     shown = plain_text(text)
     assert not set(shown) & set("\x01\x02\x03\x04")

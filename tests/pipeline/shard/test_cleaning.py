@@ -64,7 +64,7 @@ PADDINGS = ("", "a" * 300, "\u4e2d" * 300)  # mostly ASCII, and mostly not
 
 
 @given(WILD, st.sampled_from(PADDINGS))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_short_cuts_change_nothing(text: str, padding: str) -> None:
     assert cleaned(padding + text) == plain_clean(padding + text)
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets, run_hashes, texts_of
@@ -30,7 +30,6 @@ def plain_runs(text: str, words: int) -> set[tuple[str, ...]]:
 
 
 @given(st.text("ab .,山い", max_size=40), st.text("ab .,山い", max_size=40), st.integers(1, 4))
-@settings(deadline=None)
 def test_texts_share_hashes_as_they_share_runs_of_words(first: str, second: str, words: int) -> None:
     shared = np.intersect1d(run_hashes(first, words), run_hashes(second, words))
     assert len(shared) == len(plain_runs(first, words) & plain_runs(second, words))

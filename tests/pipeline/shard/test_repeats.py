@@ -110,7 +110,7 @@ def spans_of(sent: Report, staging: Staging) -> pa.Table:
 
 
 @given(rows=ROWS, count=st.sampled_from([1, 1, 2, 3, 3, 7, 10**30]), num_shards=st.sampled_from([1, 2, 7]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_what_stays_is_what_a_plain_loop_leaves(tmp_path_factory, rows: list[Row], count: int, num_shards: int) -> None:
     corpus = Corpus(rows, num_shards, count, tmp_path_factory.mktemp("corpus"))
     reports = corpus.finish()

@@ -4,7 +4,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 import sentencex
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.shard.cleaning import clean
@@ -137,7 +137,6 @@ def test_marks_that_never_close_take_linear_time() -> None:
         max_size=60,
     )
 )
-@settings(deadline=None)
 def test_marks_change_neither_length_nor_letters(parts: list[str]) -> None:
     text = "".join(parts)
     plain = with_paired_marks(text)
@@ -229,7 +228,6 @@ LINES = st.lists(WORDS.map("".join), min_size=2, max_size=6)
 @given(LINES)
 @example(["a longer one a longer one a longer one -", "word"])
 @example(["a longer one a longer one a longer word-", "word"])
-@settings(deadline=None)
 def test_lines_are_joined_as_by_a_plain_loop(lines: list[str]) -> None:
     lines = [line[:120] or "x" for line in lines]  # an empty line would end the block
     assert paragraphs("\n".join(lines)) == plain_unwrap(lines)
@@ -241,7 +239,6 @@ WITH_FULL_STOPS = st.text(
 
 
 @given(st.lists(WITH_FULL_STOPS, max_size=4))
-@settings(deadline=None)
 def test_ideographic_cuts_are_those_of_each_sentence(sentences: list[str]) -> None:
     end = re.compile("[!?…]*[。！？][。！？!?…]*[”’」』）】》〉]*(?![，、；：,;:])")
     expected = []
@@ -257,7 +254,6 @@ def test_ideographic_cuts_are_those_of_each_sentence(sentences: list[str]) -> No
 
 
 @given(st.lists(st.sampled_from(["One. ", "\u4f60\u597d\u3002", "two", "\n", "\n\n", "  ", "\u201d"])))
-@settings(deadline=None)
 def test_no_sentence_of_the_library_has_a_line_break_inside(parts: list[str]) -> None:
     """Sentences are joined by line breaks to cut them all at once."""
     joined = "\n\n".join(paragraphs("".join(parts)))

@@ -39,7 +39,7 @@ def report(number: int, **more: Any) -> dict[str, Any]:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12, unique=True), st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_reports_add_up_to_the_same_in_any_order_and_grouping(numbers: list[int], seed: int) -> None:
     reports = [report(number) for number in numbers]
     expected = add_runs(reports)
@@ -93,7 +93,7 @@ def test_shards_are_small_in_a_small_corpus_and_bounded_in_a_large_one(text_byte
 
 
 @given(st.integers(1, 1 << 44), st.integers(1, 4096))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_no_shard_is_larger_than_the_user_wants(text_bytes: int, megabytes: int) -> None:
     shards = shards_for(text_bytes, megabytes * MB)
     assert shards.bit_count() == 1

@@ -65,7 +65,7 @@ def plain_order(rows: list[Row], seed: int) -> list[Row]:
 
 
 @given(rows=ROWS, seed=st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
     table = table_of(rows)
     documents = sort_documents(table, seed)
@@ -74,7 +74,7 @@ def test_documents_are_in_the_plain_order(rows: list[Row], seed: int) -> None:
 
 
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 12), max_size=3), seed=st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[int], seed: int) -> None:
     expected = []
     dropped: Counter[str] = Counter()
@@ -95,7 +95,7 @@ def test_the_first_copy_stays_wherever_copies_meet(rows: list[Row], cuts: list[i
 
 
 @given(rows=ROWS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lengths_and_sources_are_counted(rows: list[Row]) -> None:
     def histogram(values: list[int]) -> list[int]:
         exponents = [int(math.log2(value)) for value in values]

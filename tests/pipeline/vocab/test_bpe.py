@@ -62,7 +62,7 @@ WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9
     max_pairs=st.sampled_from([2, 4, 16, MAX_PAIRS]),
     few=st.sampled_from([-1, 0, 2, 48]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int, few: int) -> None:
     """However few pairs are kept, however often they are counted again, and in a loop or by array operations."""
     mark = "##" if join is join_wordpieces else ""
@@ -83,7 +83,7 @@ def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int
     min_frequency=st.integers(1, 60),
     max_pairs=st.sampled_from([2, 4, 8, MAX_PAIRS]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_merging_ends_where_the_plain_algorithm_does(
     words: dict[str, int], size: int, min_frequency: int, max_pairs: int
 ) -> None:

@@ -55,7 +55,7 @@ def test_ideographs_stand_alone_over_googles_ranges() -> None:
 
 @pytest.mark.parametrize("rules", ALL_RULES, ids=lambda rules: rules.name)
 @given(texts=st.lists(ANY_RUN, max_size=12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_many_runs_are_cut_as_each_of_them_is(rules: Rules, texts: list[str]) -> None:
     each = [run for text in texts if (run := text.replace(" ", ""))]
     cut = library_cutter(rules.model, rules.lowercase)
@@ -96,7 +96,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(SENTENCE, min_size=1)
     counted_at_once=st.sampled_from([1, 20, 1 << 20]),
     run_bytes=st.sampled_from([0, 100, 1 << 20]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_shards_add_up_by_source_and_rules(files: list, cut_at_once: int, counted_at_once: int, run_bytes: int) -> None:
     """However much text is cut or counted at once, and however often counts leave a worker."""
     with pytest.MonkeyPatch.context() as patch:

@@ -96,7 +96,7 @@ TEXTS = st.one_of(st.text(), PARTS.map("".join), PARTS.map(" ".join))
 
 @pytest.mark.parametrize("base", BASES)
 @given(text=TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_text_without_new_words_keeps_its_ids(extended, tokenizers, base: str, text: str) -> None:
     folder, output = extended(base)
     before, _ = tokenizers(folder)

@@ -25,7 +25,7 @@ TEXT = st.one_of(st.text(), st.text("theca \u4e2d\U0002b820\u00e9\t,.'"))
 
 @pytest.mark.parametrize("folder", ["vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab"])
 @given(one=TEXT, two=TEXT.filter(bool))  # transformers takes an empty text for none
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_autotokenizer_agrees_on_any_text(
     request: pytest.FixtureRequest, loaded, folder: str, one: str, two: str
 ) -> None:
@@ -46,7 +46,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("folder", "kind"), KINDS)
 @given(text=TEXT)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_the_models_own_classes_agree(request: pytest.FixtureRequest, loaded, folder: str, kind, text: str) -> None:
     path: Path = request.getfixturevalue(folder)
     text = MISSED.sub("x", text) if folder == "vocab" else text

@@ -72,7 +72,7 @@ def test_exact_functions_are_logarithm_and_digamma() -> None:
 
 
 @given(counts=COUNTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_frequent_substrings_are_those_of_a_plain_loop(counts: dict[str, int]) -> None:
     words = longest_first(counts)
     found = frequent_substrings(words, limit=10**6)
@@ -92,7 +92,7 @@ def test_frequent_substrings_are_those_of_a_plain_loop(counts: dict[str, int]) -
 
 
 @given(counts=COUNTS, draws=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_expected_counts_are_those_of_all_segmentations(counts: dict[str, int], draws) -> None:
     words = longest_first(counts)
     seeds = frequent_substrings(words, limit=10**6)
@@ -112,7 +112,7 @@ def test_expected_counts_are_those_of_all_segmentations(counts: dict[str, int], 
 
 
 @given(counts=COUNTS, draws=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_best_other_segmentation_is_that_of_a_plain_loop(counts: dict[str, int], draws) -> None:
     words = longest_first({word: count for word, count in counts.items() if len(word) > 1} or {"ab": 1})
     seeds = frequent_substrings(words, limit=10**6)
@@ -148,7 +148,7 @@ WILD = st.one_of(st.text(), st.text(STRANGE))
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("keep_accents", [True, False])
 @given(text=WILD)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_counted_and_folded_words_are_those_of_the_tokenizer(lowercase: bool, keep_accents: bool, text: str) -> None:
     cut = library_cutter("unigram", lowercase=False)
     counted = [word for run in text.split(" ") for word in cut(run)]

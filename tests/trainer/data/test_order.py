@@ -48,7 +48,7 @@ SHARDS = st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any)
 
 
 @given(rows=SHARDS, seed=st.integers(0, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
     order = Order(rows, "f", seed)
     for epoch in (0, 1):
@@ -79,7 +79,7 @@ def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(rows=SHARDS, size=st.integers(1, 200), seed=st.integers(0, 5))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: int, seed: int) -> None:
     """Cut anywhere by tokens: each row is in one batch, which exceeds its size by less than a row."""
     lengths = [np.random.default_rng(shard).integers(5, 40, n) for shard, n in enumerate(rows)]
@@ -134,7 +134,7 @@ def assert_equal_to_plain(order: Order, epochs: list[list[PlainRow]], first: int
 
 @pytest.mark.parametrize("unit", ["rows", "tokens"])
 @given(rows=SHARDS, seed=st.integers(0, 9), data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_order_equals_the_plain_algorithm(unit: str, rows: list[int], seed: int, data: st.DataObject) -> None:
     """Whatever range of the sequence is asked for, over the ends of blocks and epochs."""
     lengths = [np.random.default_rng(shard).integers(5, 40, n).tolist() for shard, n in enumerate(rows)]
@@ -233,7 +233,7 @@ def rows_served(source: Source, first: int, last: int) -> list[int]:
     size=st.integers(1, 300),
     start=st.integers(0, 2000),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_counts_never_fall_and_stay_close_to_the_weights(sizes: list[int], size: int, start: int) -> None:
     sources = mixture(sizes)
     total = sum(sizes)
@@ -253,7 +253,7 @@ def test_counts_never_fall_and_stay_close_to_the_weights(sizes: list[int], size:
 
 
 @given(sizes=st.lists(st.integers(1, 40), min_size=3, max_size=6), size=st.integers(1, 50))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_row_is_served_once_an_epoch(sizes: list[int], size: int) -> None:
     """Two epochs of the mixture, batch by batch, hold two epochs of each source."""
     sources = mixture(sizes)
@@ -410,7 +410,7 @@ def test_folders_that_do_not_fit_are_named() -> None:
     step=st.integers(0, 9),
     size=st.integers(1, 9),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_places_are_those_of_the_earliest_rows(weights: list[int], n: int, step: int, size: int) -> None:
     """Of all rows of all sources sorted by the times at which they are due, ties by the source's number."""
     due = sorted(
@@ -428,7 +428,7 @@ def test_places_are_those_of_the_earliest_rows(weights: list[int], n: int, step:
 
 
 @given(st.lists(st.integers(1, 50_000), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_weights_keep_their_proportions(thousandths: list[int]) -> None:
     decimals = [number / 1000 for number in thousandths]
     exact = [Fraction(str(weight)) for weight in decimals]

@@ -111,7 +111,7 @@ def order_of_row(row: list[str], key: int, targets: set[int]) -> list[int]:
     return [placed.index(place) if place in placed else SEEN_BY_ALL for place in range(len(row))]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(batch=BATCH, prob=st.sampled_from([1 / 6, 0.15, 0.4]))
 def test_targets_and_order_are_those_of_a_plain_loop(vocabulary: Vocabulary, batch, prob: float) -> None:
     rows = rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary)
@@ -125,7 +125,7 @@ def test_targets_and_order_are_those_of_a_plain_loop(vocabulary: Vocabulary, bat
         assert order.tolist() == order_of_row(row, key, expected)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(batch=BATCH, kind=st.sampled_from(KINDS))
 def test_a_row_s_draws_do_not_depend_on_its_neighbors(vocabulary: Vocabulary, batch, kind) -> None:
     masking = Masking(kind, 0.2)
@@ -140,7 +140,7 @@ def test_a_row_s_draws_do_not_depend_on_its_neighbors(vocabulary: Vocabulary, ba
     assert together.order_T.tolist() == [int(o) for one in apart for o in one.order_T]
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(batch=BATCH, kind=st.sampled_from(KINDS))
 def test_functional_tokens_are_in_the_order_but_never_targets(vocabulary: Vocabulary, batch, kind) -> None:
     rows = rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary)

@@ -28,7 +28,7 @@ JOINED = join_rows([shard.rows for shard in SHARDS])
 
 
 @given(st.lists(st.integers(0, len(JOINED.labels_B) - 1), min_size=1, max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_are_those_of_the_joined_shards(wanted: list[int]) -> None:
     rows_B = np.array(wanted)
     found = BLOCK.take(rows_B)
@@ -40,7 +40,7 @@ def test_rows_are_those_of_the_joined_shards(wanted: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, len(JOINED.labels_B) - 1), min_size=1, max_size=60), st.integers(0, 2 * MASKS))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_masks_are_those_of_each_row(wanted: list[int], variant: int) -> None:
     places = [(shard, row) for shard in SHARDS for row in range(len(shard.rows.labels_B))]
     positions: list[int] = []
@@ -65,7 +65,7 @@ def test_masks_are_those_of_each_row(wanted: list[int], variant: int) -> None:
     lengths=st.lists(st.integers(1, 300) | st.integers(60_000, 200_000), min_size=12, max_size=90),
     share=st.sampled_from([(1, 1), (1, 5), (2, 3), (3, 4), (12, 1)]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_rows_are_assigned_as_by_a_plain_sort(lengths: list[int], share: tuple[int, int]) -> None:
     world_size, per_rank = share
     columns: list[list[int]] = [[] for _ in range(world_size * per_rank)]

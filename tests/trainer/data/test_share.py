@@ -207,7 +207,7 @@ def test_a_row_longer_than_it_is_refused_with_both_numbers(pairs: Path) -> None:
     micro_tokens=st.integers(128, 400),
     world_size=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_number_of_micro_batches_is_enough(lengths: list[int], micro_tokens: int, world_size: int) -> None:
     """For any rows that make up one batch, whatever their lengths."""
     lengths_B = np.array(lengths)

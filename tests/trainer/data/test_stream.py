@@ -227,7 +227,7 @@ def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
 
 
 @given(lengths=st.lists(st.integers(8, 512), min_size=24, max_size=24), world_size=st.sampled_from([1, 2, 3, 4, 8]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_ranks_get_nearly_equal_tokens(lengths: list[int], world_size: int) -> None:
     lengths_B = np.array(lengths)
     micro_batches = [assign_rows(lengths_B, RankShare(rank, world_size, 1, 0))[0] for rank in range(world_size)]

@@ -16,7 +16,7 @@ from trainer.finetune.files.json_files import read_json_lines
 from trainer.finetune.files.tables import read_table
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
-UNTIMED = settings(deadline=None, max_examples=60)
+UNTIMED = settings(max_examples=60)
 
 PLAIN_FIELD = st.text(st.characters(exclude_characters="\t\n\r", exclude_categories=["Cs"]), max_size=8)
 ANY_FIELD = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

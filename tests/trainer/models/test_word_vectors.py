@@ -42,7 +42,7 @@ some_weights = st.dictionaries(pairs_of_tokens, st.integers(1, 10**6), min_size=
 
 
 @given(some_weights)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_mutual_information_equals_a_plain_loop(weights: Weights) -> None:
     near = np.zeros((TOKENS, TOKENS))
     for (first, second), weight in weights.items():
@@ -67,7 +67,7 @@ def test_mutual_information_equals_a_plain_loop(weights: Weights) -> None:
 
 
 @given(some_weights, st.sets(st.integers(0, 29)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_dropped_pairs_do_not_change_the_information_of_kept_ones(weights: Weights, dropped: set[int]) -> None:
     contexts_V = contexts_of(weights, TOKENS)
     kept = {pair: weight for i, (pair, weight) in enumerate(weights.items()) if i not in dropped}

@@ -147,7 +147,7 @@ def sharp_model(vocabulary) -> PretrainingModel:
     return MODELS["sharp"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 14), st.integers(0, 14)), min_size=1, max_size=3),
     seed=st.integers(0, 2**32),

@@ -31,7 +31,7 @@ def wild_cases(draw: st.DrawFn) -> tuple[Sentences, Sentences]:
     return predictions, references
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(wild_cases())
 def test_chunks_and_their_f1_are_seqeval_s(case: tuple[Sentences, Sentences]) -> None:
     predictions, references = case
