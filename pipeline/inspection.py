@@ -38,7 +38,7 @@ NEXT = {
     "text": "clozeline vocab --text {path} --output DIR --model wordpiece --size {size}",
     "counts": "clozeline vocab --counts {path} --output DIR --model wordpiece --size 30522",
     "vocab": "clozeline pairs --text TEXT --vocab {path} --output DIR --objective full_sentences",
-    "pairs": "clozeline train --config tiny --set data.pairs={path} --set run.output=DIR",
+    "pairs": "clozeline train --config cpu_minutes --set data.pairs={path} --set run.output=DIR",
     "statistics": "clozeline train --config RECIPE --set data.statistics={path} ...",
 }
 """What to do with a finished folder, by its kind."""

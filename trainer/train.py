@@ -255,7 +255,7 @@ def run_phase(
         engine = open_engine(context, phase, data, checkpoint)
         resources.callback(engine.destroy)
 
-        context.watchdog.at("loading the checkpoint")
+        context.watchdog.at("preparing the weights" if checkpoint is None else "loading the checkpoint")
         state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = begun(state, context, skipped_batches)
         if device.type == "cuda":

@@ -23,7 +23,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
-from clozeline.start.cli import filled_lines
+from clozeline.start.closing import filled_lines
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text

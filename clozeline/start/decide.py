@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from glob import escape
 from typing import Any, NamedTuple
 
+from clozeline.start import DEFAULT_HOURS
 from pipeline.look import Look, entries_for, megabytes
 from schemas import storage
 from schemas.errors import UsageError
@@ -48,7 +49,6 @@ LONG_CPU_RECIPE = "cpu_night"
 FOR_HOURS = "for this many hours of a CPU"  # why it is one of these
 GPU_RECIPE = "gpu_day"
 
-DEFAULT_HOURS = 0.17
 LEAST_HOURS = 0.01
 SECONDS_TO_START = 12
 """Of a training, or more on a busy machine: a third of the least hours."""
@@ -183,6 +183,12 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
     """Yield what makes a poor model of this text in these hours, what to expect of it, and what to do."""
     recipe, hours = (sections["train"][key].value for key in ("config", "run.max_hours"))
     meant = _recipe_of(recipe)["run"]["max_hours"]
+    if look.unreadable:
+        files = sum(kind.files for kind in look.kinds)
+        yield (
+            f"Warning: the plan leaves out what cannot be read, {len(look.unreadable):,} of {counted(files, 'file')} "
+            "(exclude). Repair it first if it matters."
+        )
     if look.text_bytes < LITTLE_TEXT:
         yield (
             f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that knows which words are "

@@ -26,7 +26,7 @@ MISTAKES = {
     "start https://example.com/a.txt": (2, "is a web address. Download it first"),
     "start nope": (2, "nope matches no file. Check the path"),
     "start {books}/a.png --output {out}": (2, "a.png holds no text that can be read: 1 x an image"),
-    "start {books} --output {out}": (3, "cut.txt.gz cannot be read to its end"),
+    "start {books} --output {out}": (3, "is too little to train on: * The files that cannot be read are named above."),
     "start {books} --hours ten": (2, "'ten' is not a number of hours above 0, such as 0.5"),
     "start {books} --output {books}/out": (2, "is in the folder {books}, whose files are all read"),
     "start {books}/a.txt {books}/b.txt": (2, "start takes one FOLDER, and 2 were given. * quote a pattern"),

@@ -238,9 +238,10 @@ def last_metrics(run: str, step: int) -> LastMetrics:
 
 
 def _shown(line: Figures, prefix: str) -> dict[str, str]:
-    """Return the METRICS that a line has numbers for, as texts by name. What equals the masked LM loss is left out."""
+    """Return the METRICS that a line has numbers for, as texts by name, without what repeats another."""
     found = {name: _text_of(name, number) for name in METRICS if (number := line.get(prefix + name)) is not None}
     same = [name for name in ("loss", "mlm_loss_masked") if found.get(name) == found.get("mlm_loss")]
+    same += ["mlm_accuracy_masked"] * (found.get("mlm_accuracy_masked") == found.get("mlm_accuracy"))
     return {METRICS[name]: text for name, text in found.items() if name not in same}
 
 

@@ -125,7 +125,8 @@ def steps_to_export(run: str, step: int | None, best: bool, average: int) -> lis
         step = best_step(run)
         if step is None:
             raise UsageError(
-                f"--best: no checkpoint of {run} was evaluated. Train with evaluation.pairs, or choose one with --step."
+                f"--best: no checkpoint of {run} was evaluated. With evaluation.pairs, training evaluates every "
+                "evaluation.every steps and its last one: repeat its command, or choose one with --step."
             )
     if step is None:
         step = saved[-1]

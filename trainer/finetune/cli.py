@@ -21,7 +21,6 @@ from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.finetune.examples import TaskData
 from trainer.finetune.files.sets import check_task_files
-from trainer.finetune.inputs import read_on_all_ranks
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, read_task
 from trainer.logs import show_place
@@ -59,6 +58,8 @@ def main(
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
+    from trainer.finetune.inputs import read_on_all_ranks  # not needed for --help
+
     check_launcher()
     check_flags(options)
     task, data, examples = read_on_all_ranks(lambda: _read_request(options), stop)

@@ -163,7 +163,7 @@ class MetricsLog:
         )
         rates = f"lr {values['lr']:.2e}  {values['tokens_per_second']:,.0f} tokens/s"
         logger.info("%s  %s", losses, rates, extra=IN_FILE_ONLY if self._bar.is_drawn else None)
-        self._bar.note(f"loss {_digits(values['loss'], 4)}, {values['tokens_per_second']:,.0f} tokens/s")
+        self._bar.note(f"loss {_digits(values['loss'], 4)}")
 
 
 def _other_heads(values: dict[str, Any], prefix: str = "") -> str:
