@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
+from glob import escape
 from itertools import islice
 
 import pyarrow as pa
@@ -35,7 +38,7 @@ from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import detect_language, model_hash
-from pipeline.shard.text_layout import guessed_layout, in_one_piece
+from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -130,7 +133,8 @@ def look_at(folder: str) -> Look:
 
     sound = [one for one in readable if one.path not in faults] or readable
     texts = [one for one in sound if one.format == "text"]
-    layout = guessed_layout(texts, lambda: _pieces(texts))
+    pieces = cache(lambda: _pieces(texts))
+    layout = guessed_layout(texts, pieces)
     options = RecordOptions(_text_keys(sound), layout)
     # Each format by itself, because the share of text in a file differs most between formats.
     formats: list[str] = list(dict.fromkeys(one.format for one in sound))
@@ -158,7 +162,7 @@ def look_at(folder: str) -> Look:
         ranges=readable,
         faults=all_faults,
         unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
-        odd=in_one_piece(texts, layout),
+        odd=doubt(texts, layout, pieces),
     )
 
 
@@ -166,6 +170,11 @@ def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
     records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count)
     yield from islice((record for record, _ in records if isinstance(record, Record)), count)
+
+
+def unreadable_in(folder: str, look: Look) -> list[str]:
+    """Return the files of a folder that cannot be read, as --exclude takes them."""
+    return [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
 
 
 def entries_for(text_bytes: int) -> int:

@@ -114,7 +114,7 @@ def _of_settings(path: str) -> Iterator[str]:
 
 def _of_text(path: str, rows: int) -> Iterator[str]:
     """Yield what a corpus holds, as `clozeline start` sees it, and the beginnings of some documents."""
-    from pipeline.look import documents_of, look_at, look_lines  # not needed for folders of other kinds
+    from pipeline.look import documents_of, look_at, look_lines, unreadable_in  # not needed for folders of other kinds
 
     try:
         look = look_at(path)
@@ -125,10 +125,12 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 
-    if look.faults:
+    if len(look.faults) > len(look.unreadable):
         yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
         return
-    flags = "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
+    flags = f" --exclude {shlex.join(unreadable_in(path, look))}" if look.unreadable else ""
+    flags += " --encoding auto" if look.encodings else ""
+    flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
     yield from next_is(
         f"clozeline start {shlex.quote(path)}    all steps to an encoder",

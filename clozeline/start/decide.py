@@ -13,11 +13,10 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from glob import escape
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
-from pipeline.look import Look, entries_for, megabytes
+from pipeline.look import Look, entries_for, megabytes, unreadable_in
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import counted
@@ -111,8 +110,9 @@ def decide(folder: str, look: Look, machine: Machine, hours: float, language: st
 def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     settings = {"input": Setting([folder])}
     if look.unreadable:
-        names = [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
-        settings["exclude"] = Setting(names, "cannot be read; without this line the whole step fails")
+        settings["exclude"] = Setting(
+            unreadable_in(folder, look), "cannot be read; without this line the whole step fails"
+        )
     settings |= {
         "corpus_name": Setting(_corpus_name(folder), "of this text, for the cards"),
         "language": _language(look, language),
@@ -244,7 +244,7 @@ def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
     settings = _of_hours(recipe, hours, why)
     return {
         "config": settings.pop("config"),
-        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "uses all cores"),
+        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "its threads use all cores"),
         **settings,
     }
 

@@ -16,6 +16,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from glob import escape as glob_escape
@@ -251,6 +252,19 @@ def is_trained(plan: Values, output: str) -> bool:
     """Return whether the training of a plan has ended well."""
     begun = Record.read(output).steps.get("train")
     return begun is not None and begun.is_done and begun.options == plan["train"]
+
+
+def changed_lines(steps: list[Step], plan: Values, output: str) -> Iterator[str]:
+    """Yield each value of the plan that is another than when its step was last begun."""
+    record = Record.read(output)
+    sections = {step.section: begun.options for step in steps if (begun := record.steps.get(step.name))}
+    for section, before in sections.items():
+        now = plan[section]
+        if before is None:
+            continue
+        for key in {**before, **now}:
+            if before.get(key) != now.get(key):
+                yield f"Changed: [{section}] {key}: {before.get(key, 'not set')} -> {now.get(key, 'not set')}"
 
 
 def _tell_failure(title: str, step: Step, output: str) -> None:

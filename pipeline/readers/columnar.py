@@ -79,7 +79,9 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
             continue
 
         if text_columns:
-            advice = f"give --text_key one of {_listed(text_columns)}"
+            advice = f"give --text_key {'one of ' if len(text_columns) > 1 else ''}{_listed(text_columns)}"
+            if "|" not in text_key and "," not in text_key:
+                advice += f", or '{text_key}|{text_columns[0]}' if other files have {name!r}"
         else:
             advice = "it has no column of strings at all"
         raise DataError(f"{path} has no text column {name!r}; {advice}.")

@@ -15,7 +15,9 @@ from pipeline.text_keys import head_lines
 from schemas.errors import DataError
 
 PARAGRAPH_BYTES = 500
-"""Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents."""
+LONG_PARAGRAPH_BYTES = 2000
+"""Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents; those
+of several small files below the larger number. Between the two, a user is told."""
 
 MANY_PIECES = 100  # of all files, and SEVERAL_PIECES of each on average, may be paragraphs; fewer are no sign
 SEVERAL_PIECES = 5
@@ -25,6 +27,7 @@ LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 
+SEVERAL_FILES = 10  # small ones, may be an article each
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
 """Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
@@ -52,11 +55,13 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
         return "line"
     if max(one.size for one in texts) > MAX_BOOK_BYTES:
         return "blank_line"
+    are_small = mean_bytes <= LARGE_PIECE
+    are_blocks = seen.count("blank_line") > len(seen) / 2
     if not are_parts:
-        hold_many = mean_bytes > LARGE_PIECE and seen.count("blank_line") > len(seen) / 2
-        return "blank_line" if hold_many else "file"
+        return "blank_line" if are_blocks and not are_small else "file"
     documents, text_bytes = pieces()
-    is_divided = text_bytes < PARAGRAPH_BYTES * documents
+    are_articles = len(texts) >= SEVERAL_FILES and are_small and not are_blocks
+    is_divided = text_bytes < (LONG_PARAGRAPH_BYTES if are_articles else PARAGRAPH_BYTES) * documents
     return "file" if is_divided and documents > len(texts) else "blank_line"
 
 
@@ -75,10 +80,21 @@ def _layout_seen(text: FileRange) -> TextLayout | None:
     return None
 
 
-def in_one_piece(texts: list[FileRange], layout: TextLayout) -> str:
-    """Return a sentence on large files with a document in each line that this layout makes one document of."""
-    if layout == "line":
+def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple[int, int]]) -> str:
+    """Return a sentence on what this layout may do wrong: join documents, or take paragraphs for documents.
+
+    pieces: as that of `guessed_layout`.
+    """
+    if layout == "line" or not texts:
         return ""
+    if layout == "blank_line" and max(one.size for one in texts) <= MAX_BOOK_BYTES:
+        documents, text_bytes = pieces()
+        may_be_divided = SEVERAL_PIECES * len(texts) < documents and text_bytes < LONG_PARAGRAPH_BYTES * documents
+        if may_be_divided and not any(_layout_seen(one) == "blank_line" for one in texts[:FEW_FILES]):
+            return (
+                f"Blank lines end documents of {text_bytes / documents:,.0f} bytes on average. If these are "
+                "paragraphs, text_layout = file makes each file a document."
+            )
     large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
     whole = [one for one in large if _layout_seen(one) == "line"]
     if not whole:
@@ -106,9 +122,9 @@ def paragraphs_among(counts: dict[str, int]) -> Report | None:
     """
     files, documents = counts.get("files", 0), counts.get("documents", 0)
     are_many = documents > max(MANY_PIECES, SEVERAL_PIECES * files)
-    # As in `guessed_layout`: the pieces are short, or each of many small files may be one document.
+    # The pieces are short, or each of many small files may be one document.
     are_articles = files > FEW_FILES and counts["bytes"] < LARGE_PIECE * files
-    if not are_many or (counts["bytes"] >= PARAGRAPH_BYTES * documents and not are_articles):
+    if not are_many or (counts["bytes"] >= LONG_PARAGRAPH_BYTES * documents and not are_articles):
         return None
     if 2 * counts.get("of_sentence_lines", 0) > documents:  # documents with a sentence or a paragraph in each line
         return None

@@ -131,6 +131,7 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     shutil.copy(folder / "notes.txt", folder / "notes (2).txt")  # whose documents are there already
     again = run(*start)
     assert again.returncode == 0 and again.stdout.count("done before") == 1, again.stdout
+    assert "Changed: [shard] corpus_license: not set -> CC0\nChanged: [vocab] size: 300 -> 320\n" in again.stdout
     assert "train: done before" in again.stdout and "9 files" in (card := Path("out/hf/README.md").read_text())
     assert "| my texts | CC0 |" in card and "not stated" not in card
     assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
@@ -415,34 +416,3 @@ def test_a_small_corpus_holds_out_enough_or_nothing(
     Path("lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:documents_there]))
     assert main(["start", "lines.jsonl", "--plan_only"]) == 0
     assert plan_of()["shard"]["holdout"] == share
-
-
-def test_a_long_line_is_a_document_if_no_line_is_blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("zh.txt").write_text("".join(f"{number}年，{'我们在城里看见了一条河。' * 12}\n" for number in range(100)))
-    Path("poem.txt").write_text("A line of a poem.\n" * 500)
-    assert main(["start", "zh.txt", "--output", "long", "--plan_only"]) == 0
-    assert main(["start", "poem.txt", "--output", "short", "--plan_only"]) == 0
-    assert plan_of("long")["shard"]["text_layout"] == "line"
-    assert plan_of("long")["shard"]["holdout"] == 0.06
-    assert plan_of("short")["shard"]["text_layout"] == "blank_line"
-
-
-def test_many_articles_are_a_document_each_and_a_file_of_other_layout_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("speeches").mkdir()
-    paragraph = "We hold that this is so, and that all of us can see it. " * 20
-    for number in range(40):
-        Path(f"speeches/{number}.txt").write_text(f"{number}\n{paragraph}\n{paragraph}\n\n{paragraph}\n{paragraph}\n")
-    Path("mixed").mkdir()
-    Path("mixed/sentences.txt").write_text(f"One.\nTwo.\nThree.\n{paragraph}\n\n" * 200)
-    Path("mixed/lines.txt").write_text(f"{paragraph}\n" * 200)
-
-    assert main(["start", "speeches", "--output", "one", "--plan_only"]) == 0
-    assert main(["start", "mixed", "--output", "two", "--plan_only"]) == 0
-    assert plan_of("one")["shard"]["text_layout"] == "file"
-    assert plan_of("two")["shard"]["text_layout"] == "blank_line"
-    shown = capsys.readouterr().out
-    assert "mixed/lines.txt: long lines and none blank" in shown and "40 documents" in shown

@@ -133,7 +133,7 @@ def model_card(
         blanks=blanks.filled[:BLANKS] if blanks and blanks.step == state.step else [],
         origin=origin_of(recipe),
         texts=texts,
-        corpora=[cell(corpus.name) for text in texts for corpus in text.corpora],
+        corpora=[f'"{cell(corpus.name)}"' for text in texts for corpus in text.corpora],
         languages=languages,
         writing=writing,
         versions=versions(),

@@ -60,8 +60,8 @@ def check_request(run: str, output: str, step: int | None, best: bool, writing: 
     Raises UsageError if the run has no such checkpoint, nothing may be written to `output`, or the model's family has
     no ONNX; CheckpointError if the newest is asked for and a newer one lacks its manifest.
     """
-    check_output(output, writing.overwrite, run)
     steps = steps_to_export(run, step, best, writing.average)
+    check_output(output, writing.overwrite, run)
     if writing.onnx and _recipe_value(run, "model.family", str) == "xlnet":
         raise UsageError("--onnx: torch's ONNX exporter cannot translate XLNet. Leave --onnx out.")
     return steps

@@ -1,0 +1,64 @@
+"""What `clozeline start` takes for the layout of plain text: from files as people have them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from clozeline.cli import main
+
+PARAGRAPH = "We hold that this is so, and that all of us can see it. " * 20
+MAY_BE_PARAGRAPHS = "If these are paragraphs, text_layout = file makes each file a document."
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def planned(given: str) -> dict:
+    assert main(["start", given, "--output", f"out/{given}", "--plan_only"]) == 0
+    return tomllib.loads(Path(f"out/{given}/clozeline.toml").read_text())["shard"]
+
+
+def write_files(number: int, text: str) -> None:
+    Path("texts").mkdir()
+    for i in range(number):
+        Path(f"texts/{i}.txt").write_text(f"{i}\n{text}")
+
+
+def test_a_long_line_is_a_document_if_no_line_is_blank() -> None:
+    Path("zh.txt").write_text("".join(f"{number}年，{'我们在城里看见了一条河。' * 12}\n" for number in range(100)))
+    Path("poem.txt").write_text("A line of a poem.\n" * 500)
+    plan = planned("zh.txt")
+    assert plan["text_layout"] == "line" and plan["holdout"] == 0.06
+    assert planned("poem.txt")["text_layout"] == "blank_line"
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [(40, f"{PARAGRAPH}\n{PARAGRAPH}\n\n{PARAGRAPH}\n{PARAGRAPH}\n"), (10, f"{PARAGRAPH}\n\n" * 8)],
+)
+def test_many_articles_are_a_document_each(files: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(files, text)
+    assert planned("texts")["text_layout"] == "file"
+    shown = capsys.readouterr().out
+    assert f"in {files} documents" in shown and MAY_BE_PARAGRAPHS not in shown
+
+
+def test_few_files_of_pieces_that_may_be_paragraphs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(4, f"{PARAGRAPH}\n\n" * 8)
+    assert planned("texts")["text_layout"] == "blank_line"
+    shown = capsys.readouterr().out
+    assert "in 32 documents" in shown and MAY_BE_PARAGRAPHS in shown
+
+
+def test_a_file_of_another_layout_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mixed").mkdir()
+    Path("mixed/sentences.txt").write_text(f"One.\nTwo.\nThree.\n{PARAGRAPH}\n\n" * 200)
+    Path("mixed/lines.txt").write_text(f"{PARAGRAPH}\n" * 200)
+    assert planned("mixed")["text_layout"] == "blank_line"
+    shown = capsys.readouterr().out
+    assert "mixed/lines.txt: long lines and none blank" in shown and MAY_BE_PARAGRAPHS not in shown
