@@ -18,7 +18,7 @@ from clozeline.start.closing import closing_lines
 from clozeline.start.decide import Machine, Sections, changes, check_hours, decide, expected, warnings
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import changed_lines, check_steps, is_trained, run_steps
+from clozeline.start.steps import changed_lines, check_steps, is_trained, pairs_warning, run_steps
 from pipeline.look import look_at, look_lines
 from schemas import progress, storage
 from schemas.command_line import filled
@@ -48,7 +48,8 @@ def start(options: argparse.Namespace, prog: str) -> int:
     _check(plan, steps, options, path)
 
     changed = list(changed_lines(steps, plan, output))
-    print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps), *changed])
+    print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
+    _print_wrapped([*changed, *pairs_warning(steps, plan)])
     is_asked = text != before or changed or not os.path.exists(os.path.join(output, STEPS_NAME))
     if is_asked and not (options.yes or options.plan_only or _is_agreed()):
         print("Nothing was done. To change the plan first, repeat the command with --plan_only.")

@@ -40,6 +40,7 @@ from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
 from trainer.config.schema import Recipe
 from trainer.export import cli as export_cli
+from trainer.models.families import pair_objective
 
 NAME = "steps.json"
 
@@ -123,7 +124,7 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             raise type(error)(f"{place}, [{step.section}]: {error}") from error
     for step in steps:
         if step.name == "train":
-            _check_length(_recipe_of(step), plan, place)
+            _check_model(_recipe_of(step), plan, place)
     if _listed(plan["shard"].get("exclude")):
         try:
             facts_of(plan)
@@ -131,14 +132,34 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             raise UsageError(f"{place}, [shard]: {error}") from error
 
 
-def _check_length(recipe: Recipe, plan: Values, place: str) -> None:
-    """Raise UsageError if the rows of the pairs are longer than the model takes."""
+def _check_model(recipe: Recipe, plan: Values, place: str) -> None:
+    """Raise UsageError if the vocabulary, or the length of the rows, is not for the model."""
+    config, vocab, entries = plan["train"]["config"], plan["vocab"], recipe.model.vocab_size
+    if recipe.model.init_from is None and entries not in (None, vocab.get("size")):
+        raise UsageError(
+            f"{place}, [train]: {config} is for a vocabulary of {entries} entries, and size is {vocab.get('size')} "
+            'under [vocab]. Write "model.vocab_size" = "none" under [train], which takes the size that the vocabulary '
+            f"has, or size = {entries} under [vocab] if there is text for so many."
+        )
+    if recipe.model.family == "roberta" and vocab.get("model") != "bytebpe":
+        raise UsageError(f'{place}, [vocab]: roberta, of {config}, needs a vocabulary of model = "bytebpe".')
     rows, longest = plan["pairs"].get("max_length"), recipe.model.max_position_embeddings
     if isinstance(rows, int) and longest is not None and rows > longest:
         raise UsageError(
             f"{place}, [pairs]: max_length {rows} is above the {longest} tokens that the model takes. Lower it, or "
             f"write model.max_position_embeddings = {rows} under [train]."
         )
+
+
+def pairs_warning(steps: list[Step], plan: Values) -> list[str]:
+    """Return a warning if the pairs have no labels and the model is made for some."""
+    wanted = next((pair_objective(_recipe_of(step)) for step in steps if step.name == "train"), "")
+    if not wanted or plan["pairs"].get("objective") in ("nsp", "sop"):
+        return []
+    return [
+        f"Warning: {plan['train']['config']} is made for {wanted.upper()}; without it, its pair head learns nothing. "
+        f'Write objective = "{wanted}" under [pairs].'
+    ]
 
 
 def _check(step: Step) -> None:

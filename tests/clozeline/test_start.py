@@ -248,6 +248,13 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
             "[pairs]: max_length 512 is above the 128 tokens that the model takes",
         ),
         ("max_length", "short_seq_prob = 0.1\nmax_length", [], "toml, [pairs]: --short_seq_prob changes nothing"),
+        (
+            '"cpu_minutes"',
+            '"bert_base"',
+            [],
+            "[train]: bert_base is for a vocabulary of 30522 entries, and size is 4000",
+        ),
+        ('"cpu_minutes"', '"roberta_base"\n"model.vocab_size" = "none"', [], "roberta, of roberta_base, needs a vocab"),
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
         (
             "[export]",
@@ -342,6 +349,19 @@ def test_keys_of_the_recipe_need_no_quotes(folder: Path) -> None:
     assert main([*start, "--hours", "0.05"]) == 0
     assert plan_file.parse(Path("out/clozeline.toml").read_text(), "") == first
     assert Path("out/clozeline.toml").read_text().count("max_hours") == 1
+
+
+def test_a_recipe_that_learns_from_pair_labels_asks_for_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["start", str(folder), "--plan_only"]
+    assert main(start) == 0
+    assert "pair head" not in capsys.readouterr().out
+    change('"cpu_minutes"', '"bert_base"\n"model.vocab_size" = "none"')
+    assert main(start) == 0
+    told = capsys.readouterr().out
+    assert "Warning: bert_base is made for NSP" in told and 'Write objective = "nsp" under [pairs].' in told
+    change('"full_sentences"', '"nsp"')
+    assert main(start) == 0
+    assert "pair head" not in capsys.readouterr().out
 
 
 def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(

@@ -27,7 +27,7 @@ from trainer.data.remote import RemoteShards
 from trainer.data.rows import Block, ShardRows, rows_from_table, stored_masks_from_table
 from trainer.data.shared import open_shared
 from trainer.logs import logger
-from trainer.models.families import FAMILIES
+from trainer.models.families import pair_objective
 
 CACHE_FOLDER = "~/.cache/clozeline"
 CACHE_BYTES = 50 * 10**9
@@ -205,19 +205,16 @@ def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
 def missing_pair_objective(recipe: Recipe, manifests: dict[str, Manifest]) -> str:
     """Return a sentence if the model has a head for pair labels and no folder has any; empty otherwise.
 
-    manifests: of all folders of data.pairs, by path. Recipes that continue an encoder (adapt_domain) need no labels.
+    manifests: of all folders of data.pairs, by path.
     """
-    model = recipe.model
-    if model.init_from is not None or not FAMILIES[model.family].pair_head or recipe.objective.kind == "clm":
-        return ""
+    wanted = pair_objective(recipe)
     objectives = {folder: manifest.options["objective"] for folder, manifest in manifests.items()}
-    if not objectives or not LABELED.isdisjoint(objectives.values()):
+    if not wanted or not objectives or not LABELED.isdisjoint(objectives.values()):
         return ""
     have = " and ".join(f"{folder} has {objective}" for folder, objective in objectives.items())
-    wanted = "nsp" if model.family == "bert" else "sop"
     return (
-        f"{have}, so no pair objective is trained: {wanted.upper()}, which {model.family} is made for, needs pairs "
-        f"of --objective {wanted}."
+        f"{have}, so no pair objective is trained: {wanted.upper()}, which {recipe.model.family} is made for, needs "
+        f"pairs of --objective {wanted}."
     )
 
 

@@ -114,7 +114,7 @@ def check_early(task: Task, arguments: Any) -> None:
     from transformers import get_scheduler
     from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=task.training.lr)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=task.training.lr or 0.0)
     schedule = task.trainer.lr_scheduler_type or "linear"
     get_scheduler(schedule, optimizer, 0, 1, scheduler_specific_kwargs=dict(task.trainer.lr_scheduler_kwargs or {}))
 

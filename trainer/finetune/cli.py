@@ -37,7 +37,6 @@ TASK.toml sets the kind of the task, its files and its training values, for exam
 
   [training]
   epochs = 3
-  lr = 5e-5
 
 "Fine-tuning" in the documentation explains them, and this prints all keys:
 

@@ -20,6 +20,7 @@ import contextlib
 import hashlib
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
@@ -74,6 +75,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     written.
     """
     data, kind = read_on_all_ranks(lambda: read_files(order), stop_request)
+    order = with_rate(order)
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
@@ -105,6 +107,15 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
         watchdog.at("writing the results")
         run_on_rank_0(lambda: write_outcome(job))
     return results
+
+
+def with_rate(order: Order) -> Order:
+    """Return the order with the learning rate of its training. Logs one that the task does not give."""
+    width = read_config(order.folder).hidden_size
+    task = order.task.with_rate(width)
+    if order.task.training.lr is None:
+        logger.info("training.lr is %g, for an encoder that is %d wide.", task.training.lr, width)
+    return replace(order, task=task)
 
 
 def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:

@@ -143,6 +143,12 @@ class TaskDataSection(Section):
         return tuple(label_name(label) for label in value)
 
 
+RATES = ((256, 3e-4), (512, 1e-4))
+"""(width, learning rate) of encoders up to that wide: those of ELECTRA-Small (arXiv:2003.10555), and between it and
+RATE_OF_BASE, BERT's (arXiv:1810.04805)."""
+RATE_OF_BASE = 2e-5
+
+
 class TaskTrainingSection(Section):
     """The values of fine-tuning."""
 
@@ -158,7 +164,13 @@ class TaskTrainingSection(Section):
         description="Whether a batch holds examples of similar length, which saves padding. Otherwise batches are "
         "drawn from all examples at random.",
     )
-    lr: float = Field(default=2e-5, gt=0, le=1, description="The highest learning rate, reached after the warmup.")
+    lr: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="The highest learning rate, reached after the warmup. Without it: 3e-4 for an encoder up to 256 "
+        "wide, 1e-4 up to 512, and 2e-5 above, after the papers of ELECTRA and BERT.",
+    )
     layer_decay: float = Field(
         default=1.0,
         gt=0,
@@ -259,6 +271,11 @@ class Task(Section):
     @classmethod
     def _fill_defaults(cls, content: Any) -> Any:
         return fill_defaults(content) if isinstance(content, dict) else content
+
+    def with_rate(self, width: int) -> Task:
+        """Return the task with its learning rate, or if it has none, with that for an encoder of this width."""
+        lr = self.training.lr or next((rate for most, rate in RATES if width <= most), RATE_OF_BASE)
+        return self.model_copy(update={"training": self.training.model_copy(update={"lr": lr})})
 
     @property
     def is_regression(self) -> bool:

@@ -272,3 +272,14 @@ def fewest_parameters(model: ModelSection) -> int:
     embeddings = shape.vocab_size + (shape.positions if has_positions else 0)
     matrices = 2 * shape.hidden_size * (shape.hidden_size + shape.intermediate_size)
     return embeddings * shape.embedding_size + shape.num_hidden_groups * matrices
+
+
+def pair_objective(recipe: Recipe) -> str:
+    """Return the --objective of pairs whose labels a recipe's model is made for, empty if it needs none.
+
+    Recipes that continue an encoder (adapt_domain) need none.
+    """
+    model = recipe.model
+    if model.init_from is not None or not FAMILIES[model.family].pair_head or recipe.objective.kind == "clm":
+        return ""
+    return "nsp" if model.family == "bert" else "sop"

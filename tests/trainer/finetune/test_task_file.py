@@ -49,6 +49,13 @@ def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
     assert task.metrics == ("pearson_and_spearman", "pearson", "spearman")
 
 
+@pytest.mark.parametrize(("width", "rate"), [(128, 3e-4), (256, 3e-4), (384, 1e-4), (768, 2e-5), (1024, 2e-5)])
+def test_a_task_without_a_rate_gets_one_for_the_width(tmp_path: Path, width: int, rate: float) -> None:
+    task = read_task(task_file(tmp_path, PAIR), ["training.lr=none"])
+    assert task.with_rate(width).training.lr == rate
+    assert read_task(task_file(tmp_path, PAIR), ["training.lr=0.01"]).with_rate(width).training.lr == 0.01
+
+
 def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
     changes = ["name=other", "training.lr=5e-5", 'metrics=["f1"]', "data.header=false", "data.columns.text=3"]
     changes += [
@@ -61,7 +68,7 @@ def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
     assert (task.name, task.training.lr, task.metrics) == ("other", 5e-5, ("f1",))
     assert (task.data.columns.text, task.data.columns.label) == (3, -1)
     assert (task.data.labels, task.training.null_threshold) == (("0", "true"), "best")
-    assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training.lr=none"]).training.lr == 2e-5
+    assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training.lr=none"]).training.lr is None
     assert read_task(task_file(tmp_path, PAIR), ["training.lr=1", "training=none"]).training.lr == 1
 
 
