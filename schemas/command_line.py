@@ -195,6 +195,10 @@ class HelpFormatter(argparse.HelpFormatter):
             text = f"{text}; one of {', '.join(map(str, action.choices))}"
         return help_with_default(text, getattr(action, "shown_default", action.default))
 
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        is_switch = action.nargs == "?" and action.const is True  # --dry_run, which may also be given as --dry_run=True
+        return "" if is_switch else super()._format_args(action, default_metavar)
+
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
         if action.metavar is None and self._has_long_choices(action):
             return lambda size: (default_metavar,) * size

@@ -24,7 +24,8 @@ from schemas.vocabulary import Vocabulary
 from trainer.attention_choice import choose_attention
 from trainer.config.schema import Recipe
 from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
-from trainer.data.folder import LABELED, PairFolder, check_model_vocabulary, missing_pair_objective
+from trainer.data.fit import LABELED, check_model_vocabulary, missing_pair_objective
+from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger

@@ -15,6 +15,7 @@ from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, flag_hint
 from schemas.errors import CheckpointError, UsageError
 from schemas.manifest import read_root
+from schemas.row_checks import read_pairs_vocabulary
 from schemas.terminal import print_lines
 from trainer.checkpoint.format import checkpoint_path, steps_saved
 from trainer.checkpoint.state import check_recipe, read_state
@@ -23,6 +24,7 @@ from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
+from trainer.data.fit import check_model_vocabulary, check_rows
 from trainer.distributed.stop import StopRequest
 from trainer.logs import show_place
 from trainer.models.families import check_memory
@@ -72,14 +74,17 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 def check_folders(recipe: Recipe) -> None:
     """Check at once, before torch is loaded, what one process can see of the folders of a run.
 
-    Raises DataError if a new run has no pairs to read, and CheckpointError if the folder is that of another run.
+    Raises DataError if a new run has no pairs for its model, and CheckpointError if the folder is that of another run.
     """
     if find_spec("torch") is None or os.environ.get("WORLD_SIZE", "1") != "1":  # a missing torch is said first
         return
     run = recipe.run.output
     if not storage.names(storage.join(run, "checkpoints")):
-        for folder in phases_of(recipe)[0].recipe.data.folders:  # those of later phases may not be there yet
-            read_root(folder, "pairs")
+        first = phases_of(recipe)[0].recipe  # the folders of later phases may not be there yet
+        for folder in first.data.folders:
+            manifest = read_root(folder, "pairs")
+            check_model_vocabulary(first, read_pairs_vocabulary(folder, manifest), folder)
+            check_rows(first, manifest, folder)
         return
 
     for step in steps_saved(run)[-1:] if storage.is_local(run) else ():

@@ -80,7 +80,9 @@ def main() -> None:
 
 def answers(probabilities_V: torch.Tensor, tokenizer: Any) -> str:
     """Return one line with the most likely words and their probabilities, given those of the vocabulary, (V,)."""
-    shares, ids = probabilities_V.topk(WORDS_SHOWN)
+    names = tokenizer.convert_ids_to_tokens(range(len(probabilities_V)))
+    continues_V = torch.tensor([name.startswith("##") for name in names])  # as no word between spaces does
+    shares, ids = probabilities_V.masked_fill(continues_V, 0).topk(WORDS_SHOWN)
     words = [tokenizer.decode([token]).strip() for token in ids.tolist()]
     return "   ".join(f"{word} {share:.1%}" for word, share in zip(words, shares.tolist(), strict=True))
 

@@ -76,6 +76,10 @@ MISTAKES = {
         3,
         "holds text, but pairs was expected",
     ),
+    "train --config bert_base --set data.pairs={pairs} --set run.output={out}": (
+        3,
+        "{pairs} has a vocabulary of * tokens, but model.vocab_size is 30522. Use --set model.vocab_size=",
+    ),
     "train --config tiny --set optimiser.lr=1": (2, "unknown key optimiser. Did you mean optimizer?"),
     "train --config tiny --set optimizer.learning_rate=1": (2, "[optimizer] has kind, lr, betas"),
     "train --config tiny --set data.pairs {pairs}": (2, "without spaces, as in --set data.pairs={pairs}."),

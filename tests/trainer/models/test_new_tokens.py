@@ -13,7 +13,7 @@ from schemas.vocabulary import Extension, read_vocabulary
 from tests.small_models import FAMILIES, SIZES, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
-from trainer.data.folder import check_model_vocabulary
+from trainer.data.fit import check_model_vocabulary
 from trainer.models.hf_config import model_of_folder
 from trainer.models.hf_load import warm_start
 from trainer.models.pretraining import PretrainingModel
