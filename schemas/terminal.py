@@ -88,7 +88,8 @@ def tell_warning(message: str) -> None:
 def tell_error(message: str) -> None:
     """As `tell`, for what ends the command."""
     progress.end()
-    print(progress.colored("clozeline:", progress.RED, sys.stderr), message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # the terminal was closed
+        print(progress.colored("clozeline:", progress.RED, sys.stderr), message, file=sys.stderr, flush=True)
 
 
 # Output

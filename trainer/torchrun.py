@@ -6,7 +6,7 @@ Takes torchrun's flags and starts ranks as torchrun does. It differs once the ru
 
                              torchrun                               here
     the ranks saved (75)     exit code 1 and a traceback            exit code 75, which schedulers can act on
-    SIGTERM, SIGINT          kills ranks that save for over 30 s    passes the signal on and waits
+    SIGTERM, SIGINT, SIGHUP  kills ranks that save for over 30 s    passes the signal on and waits
     SIGUSR1                  ends, and its ranks with it            passes the signal on and waits
 
 Also, if the node that hosts its store exits first, torchrun logs a traceback after a successful run; this one does not.
@@ -29,9 +29,9 @@ from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from schemas.errors import INTERRUPTED, PreemptedError
-from trainer.distributed.stop import LISTENED
+from trainer.distributed.stop import listened
 
-SIGNALS_OF_TORCHRUN = "SIGHUP,SIGQUIT"
+SIGNALS_OF_TORCHRUN = "SIGQUIT"
 """Signals that are left to torchrun, which ends its ranks. All others that the ranks listen to are handled here."""
 
 LOGGER_OF_AGENTS = "torch.distributed.elastic.agent.server.api"
@@ -50,7 +50,7 @@ class SignalRelay:
 
     def listen(self) -> SignalRelay:
         """Handle signals from now on. Call it from the main thread."""
-        for number in LISTENED:
+        for number in listened():
             signal.signal(number, self._pass_on)
         return self
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -29,7 +30,7 @@ from trainer.checkpoint.state import TrainingState, check_recipe
 from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.phases import Phase, phase_after, phases_of
 from trainer.config.record import RECIPE
-from trainer.config.schema import Recipe
+from trainer.config.schema import Recipe, RunSection
 from trainer.data.counts import open_frequencies
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare, share_of
@@ -46,7 +47,7 @@ from trainer.export.verify import check_exportable
 from trainer.hours import Hours
 from trainer.logs import logger
 from trainer.loop import Loop, is_evaluated
-from trainer.metrics.log import MetricsLog
+from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.starts import note_start
@@ -115,6 +116,8 @@ def train_phases(context: RunContext) -> int:
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
         step = 0 if checkpoint is None else checkpoint.state.step
+        if not has_trained:
+            run_on_rank_0(partial(tell_lost_steps, context.run_recipe.run, step))
         if checkpoint is not None and not has_trained:
             check_recipe(checkpoint.path, checkpoint.state, context.run_recipe)
         if context.hours is not None and checkpoint is not None and not has_trained:
@@ -141,6 +144,13 @@ def train_phases(context: RunContext) -> int:
         step = max(step, min(phase.last_step, context.last_step))
 
     return step
+
+
+def tell_lost_steps(run: RunSection, step: int) -> None:
+    """Log how many steps of an earlier start were not saved, and are trained again. step: that of the checkpoint."""
+    logged = max((line["step"] for line in read_metrics(run.folder)), default=0)
+    if logged > step:
+        logger.info("%s: steps %d to %d were not saved, and are trained again.", run.output, step + 1, logged)
 
 
 def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> None:

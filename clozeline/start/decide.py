@@ -271,6 +271,7 @@ def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Sett
         most = max(every // 3, int(every * hours / meant))
         steps = next(steps for steps in range(most, 0, -1) if every % steps == 0)
         settings["evaluation.every"] = Setting(steps, "fewer than the recipe's, for a few held-out points")
+        settings["checkpoint.every"] = Setting(steps, "what a power cut loses at most, in steps")
     return settings
 
 

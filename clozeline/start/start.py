@@ -42,6 +42,8 @@ def start(options: argparse.Namespace, prog: str) -> int:
 
     path = os.path.join(output, plan_file.NAME)
     before = plan_file.read_text(path) if os.path.exists(path) else ""
+    if not before:
+        _refuse_results_of_others(output)
     text = _with_flags(before, options, path) if before else _new_plan(options, path, prog)
     plan = plan_file.parse(text, path)
     steps = plan_file.steps_of(plan, output)
@@ -136,6 +138,17 @@ def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespac
     if isinstance(hours, int | float) and not is_trained(plan, options.output):
         check_hours(hours, f'{shown}, [train]: "run.max_hours"' if options.hours is None else "--hours")
     check_steps(steps, plan, shown)
+
+
+def _refuse_results_of_others(output: str) -> None:
+    """Raise UsageError if a new plan would replace what other commands made. steps.json names what `start` made."""
+    names = ("text", "text_heldout", "vocab", "pairs", "held_out", "run", "hf")
+    there = [name for name in names if storage.names(os.path.join(output, name))]
+    if there and not os.path.exists(os.path.join(output, STEPS_NAME)):
+        raise UsageError(
+            f"--output {storage.printable(output)} holds {', '.join(there)} of other commands, which stay. Give "
+            "another --output."
+        )
 
 
 def _refuse_output(given: str, output: str) -> None:

@@ -39,12 +39,13 @@ from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
 from trainer.config.schema import Recipe
+from trainer.distributed.stop import listened
 from trainer.export import cli as export_cli
 from trainer.models.families import pair_objective
 
 NAME = "steps.json"
 
-STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM)
+STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM, 128 + signal.SIGHUP)
 """Exit codes of a command that was asked to stop."""
 
 SECONDS_OF_A_SIGNAL = 0.3
@@ -324,7 +325,7 @@ def _run(words: list[str]) -> tuple[int, int]:
         if number == signal.SIGTERM or not _ends(witness):
             process.send_signal(number)
 
-    before = [(number, signal.signal(number, hand_on)) for number in (signal.SIGTERM, signal.SIGINT)]
+    before = [(number, signal.signal(number, hand_on)) for number in listened()]
     try:
         code = process.wait()
     finally:

@@ -300,7 +300,8 @@ def test_flags_change_what_follows_from_them_and_nothing_before_consent(
     start = ["start", str(folder)]
     assert main([*start, "--hours", "0.05", "--plan_only"]) == 0
     told = capsys.readouterr().out
-    assert plan_of()["train"]["evaluation.every"] == 500  # of 1,500
+    train = plan_of()["train"]
+    assert train["evaluation.every"] == train["checkpoint.every"] == 500  # of 1,500
     assert "Warning: 0.05 hours are few for cpu_minutes" in told and "of text is little. Expect a model" in told
     change("size = 4000 ", "size = 300  # for a test")
     (folder / "more.jsonl").write_text('{"essay": "A new kind of file."}\n' * 3)
@@ -362,6 +363,16 @@ def test_a_recipe_that_learns_from_pair_labels_asks_for_them(folder: Path, capsy
     change('"full_sentences"', '"nsp"')
     assert main(start) == 0
     assert "pair head" not in capsys.readouterr().out
+
+
+def test_results_of_other_commands_are_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    start = ["start", str(folder), "--plan_only"]
+    Path("out/text").mkdir(parents=True)
+    Path("out/text/manifest.json").write_text("{}")
+    assert main(start) == 2
+    assert "--output out holds text of other commands, which stay." in capsys.readouterr().err
+    Path("out/text/manifest.json").unlink()
+    assert main(start) == 0
 
 
 def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(

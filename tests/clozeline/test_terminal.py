@@ -2,8 +2,10 @@
 
 import json
 import os
+import pty
 import re
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,6 +64,24 @@ def test_a_job_on_a_terminal(corpus: Path, tmp_path: Path) -> None:
     code, written = on_terminal([*shard, tmp_path / "again", "--language", "xx"], NO_COLOR="1")
     assert code == 2 and "\x1b" not in written
     assert len(lines_on(written)) == 1
+
+
+def test_a_run_whose_terminal_is_closed_saves(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    values = SHRUNK | {"data.pairs": pairs, "run.output": out, "run.max_steps": 5000, "checkpoint.every": 5000}
+    sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    words = [sys.executable, "-m", "trainer", "--config", "tests/recipes/small_bert.toml", *sets]
+    process, screen = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, words)
+    written = ""
+    while ", loss " not in written and (data := os.read(screen, 65536)):
+        written += data.decode(errors="replace")
+    os.close(screen)
+    _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 75, written
+    assert len(list((out / "checkpoints").iterdir())) == 1
+    assert "asked to stop; step " in (out / "log.txt").read_text()
 
 
 def test_training_on_a_terminal_and_its_log(run, pairs: Path, tmp_path: Path) -> None:

@@ -96,7 +96,9 @@ class Sandbox:
         settings = "".join(f'"{key}" = {value}\n' for key, value in keys.items())
         text = re.sub(r"(?m)^size = \d+", "size = 160", plan.read_text())
         text = text.replace("cpu_minutes", "tiny")  # whose length is a number of steps
-        text = re.sub(r'(?m)^"(schedule.warmup_steps|evaluation.every)".*\n', "", text)  # of a plan for minutes
+        text = re.sub(
+            r'(?m)^"(schedule.warmup_steps|evaluation.every|checkpoint.every)".*\n', "", text
+        )  # of a plan for minutes
         plan.write_text(re.sub(r'(?m)^"run.max_hours".*\n', settings, text))
 
     def shrunk(self, words: list[str]) -> list[str]:

@@ -60,6 +60,15 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     assert [line["lr"] for line in lines][:5] == pytest.approx([0.00075, 0.0015, 0.00225, 0.003, 0.003])
 
 
+def test_steps_that_were_not_saved_are_told(training, straight: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(straight, out)
+    shutil.rmtree(out / "checkpoints/step-00000012")
+    again = training.warm(1, out)
+    assert again.returncode == 0
+    assert "steps 9 to 12 were not saved, and are trained again." in again.stdout + again.stderr
+
+
 def test_the_rates_of_a_line_are_those_of_its_own_steps(straight: Path) -> None:
     """A step is logged while the next one is computed, except for the last, and takes no less than its own time."""
     lines = metrics(straight)

@@ -1,7 +1,7 @@
 """Handles signals that ask a run to save and end, and lets all ranks stop at the same place.
 
     SIGTERM, SIGUSR1   save the last complete step and exit with 75; a run of one process that does not train yet, and
-                       so has nothing to save, exits at once
+    SIGHUP             so has nothing to save, exits at once. SIGHUP, of a closed terminal, is ignored after `nohup`
     SIGINT (Ctrl-C)    save, too, and exit with 75; if nothing trains, or a second time, exit at once with 130
 
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
@@ -41,12 +41,17 @@ from typing import Any, NoReturn
 from schemas import progress
 from schemas.errors import INTERRUPTED, PreemptedError
 
-STOPPING = (signal.SIGTERM, signal.SIGUSR1)
-LISTENED = (*STOPPING, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 SAME_REQUEST = 0.5
 """Seconds within which a second SIGINT counts as the first, because some wrappers signal both process and group."""
 
 AT_THE_START = "before training began. Nothing was lost; the same command starts again."
+
+
+def listened() -> list[signal.Signals]:
+    """Return the signals to listen to; without SIGHUP if it is ignored, as `nohup` has it."""
+    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in (*STOPPING, signal.SIGINT) if number != signal.SIGHUP or not is_nohup]
 
 
 class StopRequest:
@@ -66,11 +71,11 @@ class StopRequest:
         return self._by_ctrl_c
 
     def listen(self) -> StopRequest:
-        """From now on, note the three signals instead of ending the process. Call it from the main thread."""
+        """From now on, note the signals instead of ending the process. Call it from the main thread."""
         reader, self._pipe_writer = os.pipe()
         os.set_blocking(self._pipe_writer, False)
         signal.set_wakeup_fd(self._pipe_writer, warn_on_full_buffer=False)
-        for number in LISTENED:
+        for number in listened():
             signal.signal(number, self._note)
 
         Thread(target=self._read_signals, args=(reader,), name="signals", daemon=True).start()

@@ -17,7 +17,7 @@ from tests import forked
 from tests.trainer.conftest import SHRUNK, TIMED
 from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
-from trainer.distributed.stop import LISTENED, STOPPING, StopRequest
+from trainer.distributed.stop import STOPPING, StopRequest, listened
 
 
 def wait_for(path: Path, process) -> None:
@@ -33,7 +33,7 @@ def test_a_signaled_run_saves_and_resumes(training, straight, tmp_path, launcher
     out = tmp_path / "run"
     process = training.start(launcher, out)
     wait_for(out / "metrics.jsonl", process)
-    for number in (signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         training.ranks(process)[rank].send_signal(number)
     told, _ = process.communicate()
     assert process.returncode == 75, told
@@ -155,7 +155,7 @@ def listens(pid: int) -> bool:
 
 def test_a_request_of_one_of_several_ranks_is_noted_once_and_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    before = [signal.getsignal(number) for number in LISTENED]
+    before = {number: signal.getsignal(number) for number in listened()}
     try:
         stop = StopRequest().listen()
         assert not stop.asked
@@ -165,7 +165,7 @@ def test_a_request_of_one_of_several_ranks_is_noted_once_and_for_all(monkeypatch
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked
     finally:
-        for number, handler in zip(LISTENED, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 

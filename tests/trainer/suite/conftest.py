@@ -17,7 +17,7 @@ from transformers import AutoConfig
 from tests.conftest import NOUNS, VERBS
 from tests.trainer.finetune.conftest import write_encoder
 from tests.trainer.finetune.tasks import sentences, tag_lines, words_of, write_lines
-from trainer.distributed.stop import LISTENED
+from trainer.distributed.stop import listened
 
 Lines = list[dict[str, Any]]
 
@@ -27,7 +27,7 @@ TRAINING = {"epochs": 2, "batch": 8, "lr": 1e-3, "max_length": 32}
 @pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
     """A command in this process leaves its signals ignored, and processes that later tests start would inherit that."""
-    before = {number: signal.getsignal(number) for number in LISTENED}
+    before = {number: signal.getsignal(number) for number in listened()}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
