@@ -116,10 +116,10 @@ def train_phases(context: RunContext) -> int:
     while bad_step is not None or step < context.last_step:
         checkpoint = newest_checkpoint(context)
         step = 0 if checkpoint is None else checkpoint.state.step
-        if not has_trained:
-            run_on_rank_0(partial(tell_lost_steps, context.run_recipe.run, step))
         if checkpoint is not None and not has_trained:
             check_recipe(checkpoint.path, checkpoint.state, context.run_recipe)
+        if not has_trained:
+            run_on_rank_0(partial(tell_lost_steps, context.run_recipe.run, step))
         if context.hours is not None and checkpoint is not None and not has_trained:
             context.set_length(context.hours.resume(checkpoint))
         phases = phases_of(context.run_recipe)

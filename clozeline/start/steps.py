@@ -136,11 +136,12 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
 def _check_model(recipe: Recipe, plan: Values, place: str) -> None:
     """Raise UsageError if the vocabulary, or the length of the rows, is not for the model."""
     config, vocab, entries = plan["train"]["config"], plan["vocab"], recipe.model.vocab_size
-    if recipe.model.init_from is None and entries not in (None, vocab.get("size")):
+    begins_with_folder = recipe.model.init_from is not None or recipe.model.tile_from is not None
+    if not begins_with_folder and entries not in (None, vocab.get("size")):
         raise UsageError(
             f"{place}, [train]: {config} is for a vocabulary of {entries} entries, and size is {vocab.get('size')} "
             'under [vocab]. Write "model.vocab_size" = "none" under [train], which takes the size that the vocabulary '
-            f"has, or size = {entries} under [vocab] if there is text for so many."
+            f"has, or size = {entries} under [vocab] if the text is large enough for it."
         )
     if recipe.model.family == "roberta" and vocab.get("model") != "bytebpe":
         raise UsageError(f'{place}, [vocab]: roberta, of {config}, needs a vocabulary of model = "bytebpe".')

@@ -17,7 +17,7 @@ from schemas.errors import DataError
 PARAGRAPH_BYTES = 500
 LONG_PARAGRAPH_BYTES = 2000
 """Blank lines that divide plain text into smaller pieces than this, on average, divide paragraphs, not documents; those
-of several small files below the larger number. Between the two, a user is told."""
+of several small files below the larger number. Between the two, the user is warned."""
 
 MANY_PIECES = 100  # of all files, and SEVERAL_PIECES of each on average, may be paragraphs; fewer are no sign
 SEVERAL_PIECES = 5

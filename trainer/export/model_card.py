@@ -70,6 +70,9 @@ METRICS = {
 }
 """The metrics on the card, in order, and their names there. Those of held-out pairs begin with "eval_"."""
 
+REPEATED = (("loss", "mlm_loss"), ("mlm_loss_masked", "mlm_loss"), ("mlm_accuracy_masked", "mlm_accuracy"))
+"""Metrics, and those that they repeat if the masked LM is the only objective, or all predicted tokens are [MASK]."""
+
 BLANKS = 4
 """The most sentences with blanks on the card. The first one is that of word frequencies alone."""
 
@@ -240,8 +243,7 @@ def last_metrics(run: str, step: int) -> LastMetrics:
 def _shown(line: Figures, prefix: str) -> dict[str, str]:
     """Return the METRICS that a line has numbers for, as texts by name, without what repeats another."""
     found = {name: _text_of(name, number) for name in METRICS if (number := line.get(prefix + name)) is not None}
-    same = [name for name in ("loss", "mlm_loss_masked") if found.get(name) == found.get("mlm_loss")]
-    same += ["mlm_accuracy_masked"] * (found.get("mlm_accuracy_masked") == found.get("mlm_accuracy"))
+    same = [name for name, other in REPEATED if found.get(name) == found.get(other)]
     return {METRICS[name]: text for name, text in found.items() if name not in same}
 
 

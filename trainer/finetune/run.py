@@ -111,7 +111,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
 
 def with_rate(order: Order) -> Order:
     """Return the order with the learning rate of its training. Logs one that the task does not give."""
-    width = read_config(order.folder).hidden_size
+    width = getattr(read_config(order.folder), "hidden_size", 768)  # a few families have no such key
     task = order.task.with_rate(width)
     if order.task.training.lr is None:
         logger.info("training.lr is %g, for an encoder that is %d wide.", task.training.lr, width)
