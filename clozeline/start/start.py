@@ -42,8 +42,7 @@ def start(options: argparse.Namespace, prog: str) -> int:
 
     path = os.path.join(output, plan_file.NAME)
     before = plan_file.read_text(path) if os.path.exists(path) else ""
-    if not before:
-        _refuse_results_of_others(output)
+    _refuse_results_of_others(output)
     text = _with_flags(before, options, path) if before else _new_plan(options, path, prog)
     plan = plan_file.parse(text, path)
     steps = plan_file.steps_of(plan, output)
@@ -141,13 +140,14 @@ def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespac
 
 
 def _refuse_results_of_others(output: str) -> None:
-    """Raise UsageError if a new plan would replace what other commands made. steps.json names what `start` made."""
+    """Raise UsageError if there are results and no steps.json, which names those that `start` made."""
     names = ("text", "text_heldout", "vocab", "pairs", "held_out", "run", "hf")
     there = [name for name in names if storage.names(os.path.join(output, name))]
-    if there and not os.path.exists(os.path.join(output, STEPS_NAME)):
+    record = os.path.join(output, STEPS_NAME)
+    if there and not os.path.exists(record):
         raise UsageError(
-            f"--output {storage.printable(output)} holds {', '.join(there)} of other commands, which stay. Give "
-            "another --output."
+            f"--output {storage.printable(output)} holds {', '.join(there)}, and no {STEPS_NAME} says that `start` "
+            f"made them. Give another --output, or write {{}} into {storage.printable(record)} to replace them."
         )
 
 

@@ -39,9 +39,10 @@ from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
 from trainer.config.schema import Recipe
+from trainer.data.fit import LABELED
 from trainer.distributed.stop import listened
 from trainer.export import cli as export_cli
-from trainer.models.families import pair_objective
+from trainer.models.families import FAMILIES, pair_objective
 
 NAME = "steps.json"
 
@@ -86,8 +87,8 @@ class Record:
                 return cls(output, {name: Begun(**entry) for name, entry in json.load(file).items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
-                f"{storage.printable(path)} is damaged ({error}). Remove it: all steps are run again, and the "
-                "trained run is kept as run_before_1."
+                f"{storage.printable(path)} is damaged ({error}). Write {{}} into it: all steps are run again, "
+                "and the trained run is kept as run_before_1."
             ) from error
 
     def write(self) -> None:
@@ -126,6 +127,8 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
     for step in steps:
         if step.name == "train":
             _check_model(_recipe_of(step), plan, place)
+    if not {"input", "inputs"} & plan["shard"].keys():
+        raise UsageError(f"{place}, [shard]: there is no input = [...], the files and folders to read, nor inputs.")
     if _listed(plan["shard"].get("exclude")):
         try:
             facts_of(plan)
@@ -154,14 +157,20 @@ def _check_model(recipe: Recipe, plan: Values, place: str) -> None:
 
 
 def pairs_warning(steps: list[Step], plan: Values) -> list[str]:
-    """Return a warning if the pairs have no labels and the model is made for some."""
-    wanted = next((pair_objective(_recipe_of(step)) for step in steps if step.name == "train"), "")
-    if not wanted or plan["pairs"].get("objective") in ("nsp", "sop"):
-        return []
-    return [
-        f"Warning: {plan['train']['config']} is made for {wanted.upper()}; without it, its pair head learns nothing. "
-        f'Write objective = "{wanted}" under [pairs].'
-    ]
+    """Return a warning if the pairs have no labels and the model is made for some, or the other way round."""
+    recipe = next(_recipe_of(step) for step in steps if step.name == "train")
+    config, objective, wanted = plan["train"]["config"], plan["pairs"].get("objective"), pair_objective(recipe)
+    if wanted and objective not in LABELED:
+        return [
+            f"Warning: {config} is made for {wanted.upper()}; without it, its pair head learns nothing. Write "
+            f'objective = "{wanted}" under [pairs].'
+        ]
+    if objective in LABELED and not FAMILIES[recipe.model.family].pair_head:
+        return [
+            f"Warning: {config} has no pair head, so it does not predict the labels of {objective}. Write "
+            'objective = "full_sentences" under [pairs].'
+        ]
+    return []
 
 
 def _check(step: Step) -> None:

@@ -87,14 +87,20 @@ def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple
     """
     if layout == "line" or not texts:
         return ""
+    seen = [_layout_seen(one) for one in texts[:FEW_FILES]]
     if layout == "blank_line" and max(one.size for one in texts) <= MAX_BOOK_BYTES:
         documents, text_bytes = pieces()
         may_be_divided = SEVERAL_PIECES * len(texts) < documents and text_bytes < LONG_PARAGRAPH_BYTES * documents
-        if may_be_divided and not any(_layout_seen(one) == "blank_line" for one in texts[:FEW_FILES]):
+        if may_be_divided and "blank_line" not in seen:
             return (
                 f"Blank lines end documents of {text_bytes / documents:,.0f} bytes on average. If these are "
                 "paragraphs, text_layout = file makes each file a document."
             )
+    if layout == "file" and seen.count("blank_line") > len(seen) / 2:
+        return (
+            "Each file is one document, and blank lines divide it into blocks of lines. If each block is a document, "
+            "text_layout = blank_line."
+        )
     large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
     whole = [one for one in large if _layout_seen(one) == "line"]
     if not whole:

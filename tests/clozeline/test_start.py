@@ -255,6 +255,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
             "[train]: bert_base is for a vocabulary of 30522 entries, and size is 4000",
         ),
         ('"cpu_minutes"', '"roberta_base"\n"model.vocab_size" = "none"', [], "roberta, of roberta_base, needs a vocab"),
+        ("\ninput = ", "\n# input = ", [], "[shard]: there is no input = [...]"),
         ('"cpu_minutes"', '"cpu_minute"', [], "toml, [train]: --config cpu_minute does not exist. Did you mean cpu_m"),
         (
             "[export]",
@@ -363,6 +364,9 @@ def test_a_recipe_that_learns_from_pair_labels_asks_for_them(folder: Path, capsy
     change('"full_sentences"', '"nsp"')
     assert main(start) == 0
     assert "pair head" not in capsys.readouterr().out
+    change('"bert_base"', '"cpu_minutes"')
+    assert main(start) == 0
+    assert "Warning: cpu_minutes has no pair head" in capsys.readouterr().out
 
 
 def test_results_of_other_commands_are_not_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -370,8 +374,13 @@ def test_results_of_other_commands_are_not_replaced(folder: Path, capsys: pytest
     Path("out/text").mkdir(parents=True)
     Path("out/text/manifest.json").write_text("{}")
     assert main(start) == 2
-    assert "--output out holds text of other commands, which stay." in capsys.readouterr().err
+    told = "--output out holds text, and no steps.json says that `start` made them. Give another --output, or write {} "
+    assert told in capsys.readouterr().err
     Path("out/text/manifest.json").unlink()
+    assert main(start) == 0
+    Path("out/text/manifest.json").write_text("{}")
+    assert main(start) == 2
+    Path("out/steps.json").write_text("{}")
     assert main(start) == 0
 
 
@@ -437,13 +446,3 @@ def test_the_corpus_is_called_as_its_folder(
         Path(path).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:40]))
     assert main(["start", given, "--output", "../out", "--plan_only"]) == 0
     assert plan_of("../out")["shard"]["corpus_name"] == name
-
-
-@pytest.mark.parametrize(("documents_there", "share"), [(20, False), (40, 0.15), (120, 0.05)])
-def test_a_small_corpus_holds_out_enough_or_nothing(
-    documents: list[str], documents_there: int, share: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:documents_there]))
-    assert main(["start", "lines.jsonl", "--plan_only"]) == 0
-    assert plan_of()["shard"]["holdout"] == share

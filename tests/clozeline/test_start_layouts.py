@@ -1,7 +1,8 @@
-"""What `clozeline start` takes for the layout of plain text: from files as people have them."""
+"""What `clozeline start` takes for documents, and how many it holds out, of files as people have them."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def test_many_articles_are_a_document_each(files: int, text: str, capsys: pytest
     assert planned("texts")["text_layout"] == "file"
     shown = capsys.readouterr().out
     assert f"in {files} documents" in shown and MAY_BE_PARAGRAPHS not in shown
+    assert ("If each block is a document, text_layout = blank_line." in shown) == (files == 40)
 
 
 def test_few_files_of_pieces_that_may_be_paragraphs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,3 +64,9 @@ def test_a_file_of_another_layout_is_named(capsys: pytest.CaptureFixture[str]) -
     assert planned("mixed")["text_layout"] == "blank_line"
     shown = capsys.readouterr().out
     assert "mixed/lines.txt: long lines and none blank" in shown and MAY_BE_PARAGRAPHS not in shown
+
+
+@pytest.mark.parametrize(("documents_there", "share"), [(20, False), (40, 0.15), (120, 0.05)])
+def test_a_small_corpus_holds_out_enough_or_nothing(documents: list[str], documents_there: int, share: object) -> None:
+    Path("lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:documents_there]))
+    assert planned("lines.jsonl")["holdout"] == share
