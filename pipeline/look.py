@@ -42,7 +42,7 @@ from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from schemas.terminal import counted
+from schemas.terminal import counted, megabytes
 
 MAX_OPENED = 1000
 """Files that are opened, and that are compared. Of further ones, their names alone tell what they are."""
@@ -207,11 +207,6 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
 def _first(faults: list[str]) -> list[str]:
     more = len(faults) - MAX_FAULTS
     return faults[:MAX_FAULTS] + ([f"{counted(more, 'more fault')} like these."] if more > 0 else [])
-
-
-def megabytes(size: int) -> str:
-    """Return a size in bytes as people read it."""
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
 
 
 def _without_text(kind: Kind) -> str:

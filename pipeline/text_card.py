@@ -11,10 +11,10 @@ from typing import Any
 
 from pipeline.ledger import left_out
 from pipeline.readers.corpora import FACTS
-from schemas.charts import Bar, bars, short
+from schemas.charts import Bar, bars
 from schemas.manifest import Input, Manifest
 from schemas.pages import render
-from schemas.terminal import counted
+from schemas.terminal import counted, megabytes
 from schemas.text_facts import CorpusFacts, TextFacts, domains_of, largest_first, with_others
 
 CARD_FILE = "card.html"
@@ -28,7 +28,7 @@ STAGES = {
     "share": "Shares of corpora",
     "dedup": "Copies (--dedup)",
     "repeats": "Repeated sentences (--drop_repeats)",
-    "holdout": "The other side of --holdout",
+    "holdout": "Held out, or the other side of it (--holdout)",
 }
 """Heading of each stage of the ledger."""
 
@@ -92,10 +92,10 @@ def came_in(facts: TextFacts) -> dict[str, Any]:
     return {
         "figures": {
             "files": f"{facts.files:,}",
-            "bytes stored": f"{short(facts.bytes)}B",
+            "as stored": megabytes(facts.bytes),
             "documents": f"{facts.documents:,}",
             "sentences": f"{facts.sentences:,}",
-            "bytes of text": f"{short(facts.text_bytes)}B",
+            "text": megabytes(facts.text_bytes),
             "left out": f"{whole - facts.documents:,}",
         },
         "corpus_columns": CORPUS_COLUMNS,

@@ -30,7 +30,7 @@ MAX_DOTS = 60
 """A line of at most this many points has a dot at each point, which shows its value."""
 
 FIRST_STEPS = 0.1
-"""Share of a line's steps that may lie outside of its chart, if they would squeeze all others into less than half."""
+"""Share of a line's steps that may lie above its chart, if they would squeeze all others into less than half."""
 
 FREE_OF_TICKS = 70
 """Percent of a chart's width from which only the label of the axis's end, such as "1,200 steps", stands below it: on a
@@ -124,7 +124,7 @@ class Mark:
 class Chart:
     """A chart with its title, lines over steps 0 to `last_step`, and axes.
 
-    is_cut: whether first steps lie above or below it. unit: the name of the horizontal axis's unit.
+    is_cut: whether first steps lie above it. unit: the name of the horizontal axis's unit.
     """
 
     title: str
@@ -186,15 +186,15 @@ def extremes(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, flo
 
 
 def _range_shown(lines: Sequence[Line], whole: tuple[float, float]) -> tuple[float, float]:
-    """Return the lowest and the highest value to show: of all steps, or without the first ones if they differ much.
+    """Return the lowest and the highest value to show. The highest is without first steps that are far above it.
 
-    whole: those of all steps.
+    First steps below all others, as of a rate that warms up, are part of the picture. whole: those of all steps.
     """
     later = []
     for line in lines:
         first = FIRST_STEPS * line.points[-1][0] if len(line.points) >= FEW_POINTS else 0
         later.append(line.points[bisect_left(line.points, first, key=itemgetter(0)) :])
-    low, high = extremes(later)
+    low, high = whole[0], extremes(later)[1]
     return (low, high) if 0 < high - low < (whole[1] - whole[0]) / 2 else whole
 
 

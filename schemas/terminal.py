@@ -54,6 +54,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def megabytes(size: int) -> str:
+    """Return a size in bytes as people read it. Example: `megabytes(2_884_000)` -> `"2.9 MB"`."""
+    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
+
+
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 

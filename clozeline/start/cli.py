@@ -13,6 +13,7 @@ from pipeline.shard.detection import AUTO
 from pipeline.shard.languages import find_language
 from schemas.command_line import CommandParser, file_path, flag_hint, folder_path, run
 from schemas.errors import UsageError
+from trainer import cli as trainer_cli
 from trainer.command_line import EXIT_CODES
 from trainer.config.parse import keys_called
 from trainer.export import cli as export_cli
@@ -52,10 +53,11 @@ def _flag_hint(flag: str, known: Iterable[str]) -> str:
     flags = {job: pipeline_cli.parser("clozeline").commands[job].known_flags for job in ("shard", "vocab", "pairs")}
     flags["export"] = export_cli.parser("clozeline export").known_flags
     section = next((step for step, names in flags.items() if f"--{name}" in names), "")
+    key = trainer_cli.ALIASES.get(name, name)
     if name in ("config", "recipe"):
         section, name = "train", "config"
-    elif not section and keys_called(name):
-        section, name = "train", keys_called(name)[0]
+    elif not section and keys_called(key):
+        section, name = "train", keys_called(key)[0]
     if not section:
         return flag_hint(flag, known)
     return f" Set {name} under [{section}] in clozeline.toml, which --plan_only writes into DIR."

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
-from pipeline.look import Look, entries_for, megabytes, unreadable_in
+from pipeline.look import Look, entries_for, unreadable_in
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.terminal import counted
+from schemas.terminal import counted, megabytes
 from trainer.config.load import recipe_comment, recipe_text
 
 MAIN_SHARE = 0.98

@@ -43,6 +43,7 @@ MISTAKES = {
     ),
     "start {books} --recipe bert_base": (2, "Set config under [train] in clozeline.toml"),
     "start {books} --lr 1e-3": (2, "Set optimizer.lr under [train] in clozeline.toml"),
+    "start {books} --epochs 3": (2, "Set run.max_epochs under [train] in clozeline.toml"),
     "shard {books} --output {out}": (2, "unexpected arguments: {books}. Did you mean --input {books}?"),
     # text
     "shard --input nope/*.txt --output {out}": (2, "--input nope/*.txt matches no file"),
@@ -101,6 +102,10 @@ MISTAKES = {
     "train --config tyni": (2, "--config tyni does not exist. Did you mean tiny?"),
     "export --input run --output {out}": (2, "Unknown flag --input. RUN_DIR stands without a flag."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
+    "finetune task.toml --task {books} --output {out}": (
+        2,
+        "Swap them: `clozeline finetune {books} --task ",
+    ),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),
     # look and check
     "train --config tiny --set data.pairs={books} --set run.output={out}": (

@@ -130,7 +130,7 @@ def model_card(
         ),
         start=starts[-1] if starts else None,
         longest=recipe.model.max_position_embeddings,
-        reading=reading_of(run),
+        **tokenizer_facts(run),
         passes=passes_of(state.tokens, starts) if len(pairs) == 1 else None,
         masked=list({name: None for text in texts for name, _ in text.cleaning if name.endswith("masked")}),
         blanks=blanks.filled[:BLANKS] if blanks and blanks.step == state.step else [],
@@ -175,12 +175,17 @@ def passes_of(tokens: int, starts: Sequence[Start]) -> float | None:
     return tokens / size if size else None
 
 
-def reading_of(run: str) -> str:
-    """Return what the run's tokenizer does with letters before it cuts words, in a sentence."""
-    normalizer = Tokenizer.from_file(str(Path(run, VOCABULARY_FOLDER, "tokenizer.json"))).normalizer
+def tokenizer_facts(run: str) -> dict[str, str]:
+    """Return the kind and size of the run's vocabulary, and, in a sentence, what becomes of letters."""
+    tokenizer = Tokenizer.from_file(str(Path(run, VOCABULARY_FOLDER, "tokenizer.json")))
+    kind = type(tokenizer.model).__name__
+    vocabulary = f"{'byte-level BPE' if kind == 'BPE' else kind}, {tokenizer.get_vocab_size():,} tokens"
+
+    normalizer = tokenizer.normalizer
     letter = unicodedata.normalize("NFD", normalizer.normalize_str("É") if normalizer else "É")
     case = "Capital letters become small" if "e" in letter else "Capital and small letters differ"
-    return f"{case}, and accents {'stay' if len(letter.strip()) > 1 else 'are dropped'}."
+    reading = f"{case}, and accents {'stay' if len(letter.strip()) > 1 else 'are dropped'}."
+    return {"vocabulary": vocabulary, "reading": reading}
 
 
 def origin_of(recipe: Recipe) -> str:

@@ -85,6 +85,11 @@ def check_flags(options: argparse.Namespace) -> None:
         missing = [name for name, value in given.items() if value is None]
         if missing:
             raise UsageError(f"Missing: {', '.join(missing)}. See `clozeline finetune --help`.")
+        if options.folder.endswith(".toml") and Path(options.task).is_dir():
+            raise UsageError(
+                f"FOLDER {options.folder} is a task file, and --task {options.task} a folder. Swap them: `clozeline "
+                f"finetune {options.task} --task {options.folder}`."
+            )
         last = (options.first_seed or 0) + (options.seeds or 1) - 1
         if last >= 2**32:
             raise UsageError(f"--first_seed and --seeds: the last seed is {last:,}, expected at most {2**32 - 1:,}.")
@@ -128,6 +133,7 @@ def parser(prog: str) -> CommandParser:
         EXIT_CODES,
         NOTES,
     )
+    flags.usage = f"{prog} FOLDER --task TASK.toml --output DIR [options]"
     what = "encoder in the Hugging Face format: an export or a published model"
     flags.add_argument("folder", type=folder_path, nargs="?", metavar="FOLDER", help=what)
 

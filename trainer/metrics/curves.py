@@ -22,6 +22,9 @@ SLOWEST = "Slowest rank"
 LEVEL = 1e-3
 """The largest difference of a chart's values, as a share of the highest, that counts as none."""
 
+LEVEL_SHARE = 1e-3
+"""The same for a share of one: what waits for data 0.004% to 0.007% of the time never waits."""
+
 LOOKED_AT = 200
 """How many points of two lines are compared, at least."""
 
@@ -131,9 +134,10 @@ def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], 
     charts, level, few = [], [], []
     for title, drawn, text_of in _all_lines(lines):
         value = text_of(drawn[0].points[-1][1])
-        if not _is_level(drawn) and has_few_points(drawn):
+        is_level = _is_level(drawn, LEVEL_SHARE if text_of is percent else 0)
+        if not is_level and has_few_points(drawn):
             few.append((title, drawn, text_of))
-        elif not _is_level(drawn):
+        elif not is_level:
             charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
         elif (title, value) != (SLOWEST, "1"):  # as in a run of one rank
             level.append(f"{title}: {value}")
@@ -174,10 +178,13 @@ def points_of(lines: Metrics, metric: str, scale: str = "step") -> list[tuple[fl
     ]
 
 
-def _is_level(drawn: Sequence[Line]) -> bool:
-    """Return whether the values of several points are so nearly the same that all labels of the axis would be."""
+def _is_level(drawn: Sequence[Line], least: float) -> bool:
+    """Return whether the values of several points are so nearly the same that all labels of the axis would be.
+
+    least: the difference that counts as none, if it is above LEVEL.
+    """
     low, high = extremes([line.points for line in drawn])
-    return sum(len(line.points) for line in drawn) > 1 and high - low <= LEVEL * max(abs(low), abs(high))
+    return sum(len(line.points) for line in drawn) > 1 and high - low <= max(LEVEL * max(abs(low), abs(high)), least)
 
 
 def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:

@@ -15,6 +15,7 @@ import pytest
 
 from pipeline.ledger import stage_of
 from schemas.manifest import read_manifest
+from schemas.terminal import megabytes
 from tests.pipeline.test_card import Tags
 
 TEXT = "the cat sat on a mat and dogs ran home with friends while rain fell over green hills that evening"
@@ -74,9 +75,9 @@ def test_the_card_says_what_came_in_and_what_each_stage_left_out(made: Path) -> 
     manifest = read_manifest(str(made / "text"), "text")
     documents, sources = manifest.totals["documents"], manifest.statistics["documents_by_source"]
     left_out = sum(entry.count for entry in manifest.ledger)
-    stored = sum(entry.bytes or 0 for entry in manifest.inputs) / 1000
+    stored = sum(entry.bytes or 0 for entry in manifest.inputs)
     assert f"Text of {documents} documents" in tags.text
-    for figure in ("files2", f"documents{documents}", f"left out{left_out}", f"bytes stored{stored:.3g}kB"):
+    for figure in ("files2", f"documents{documents}", f"left out{left_out}", f"as stored{megabytes(stored)}"):
         assert figure in tags.text, figure
     said = f"booksCC BY-SA 4.0, https://books.example.org, 2024-05-01{sources['books']} ("
     assert said in tags.text and "<i>newslicense not stated, a share of 0.5 of its documents" in tags.text
