@@ -37,7 +37,8 @@ from pipeline.readers.record import (
 from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
-from pipeline.shard.detection import detect_language, model_hash
+from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
+from pipeline.shard.detection import UNKNOWN, detect_language, is_installed
 from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
@@ -59,6 +60,9 @@ SAMPLE = 400
 MAX_FAULTS = 5  # that are listed
 MAX_BAD = 0.01
 """Share of bad records above which `shard` refuses the input by default."""
+
+MAIN_SHARE = 0.98
+"""A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
 
 VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
 """(bytes of text, entries) up to which that many entries suffice."""
@@ -101,6 +105,14 @@ class Look:
     faults: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     odd: str = ""
+
+    @property
+    def language(self) -> str | None:
+        """The language for `shard`: "auto" if the text is in several, None if that of the text was not found."""
+        if not self.languages:
+            return None
+        most, share = next(iter(self.languages.items()))
+        return most if share >= MAIN_SHARE and most != UNKNOWN else AUTO_LANGUAGE
 
 
 @dataclass
@@ -336,7 +348,7 @@ def _pieces(texts: list[FileRange]) -> tuple[int, int]:
 def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:
     """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = _Sampled()
-    finds_languages = _has_identifier()
+    finds_languages = is_installed()
     read: dict[str, UndecodableBytes] = {}
     for record, file_range in _records(ranges, options, SAMPLE, faults):
         if not isinstance(record, ForeignFileError):
@@ -402,13 +414,6 @@ def _records(
             if faults is not None:
                 found = error if isinstance(error, DataError) else cut_off(file_range, error)
                 faults.setdefault(file_range.path, str(found))
-
-
-def _has_identifier() -> bool:
-    try:
-        return bool(model_hash())
-    except UsageError:
-        return False
 
 
 def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:

@@ -129,10 +129,11 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
         yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
         return
     flags = f" --exclude {shlex.join(unreadable_in(path, look))}" if look.unreadable else ""
+    flags += "" if look.language in (None, "en") else f" --language {look.language}"
     flags += " --encoding auto" if look.encodings else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
     yield from next_is(
         f"clozeline start {shlex.quote(path)}    all steps to an encoder",
-        f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    the first of them",
+        f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
     )

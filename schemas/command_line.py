@@ -270,7 +270,7 @@ def unknown_flags(
     flags = [word for word in unknown if word.startswith("-")]
     if not flags:
         first = " ".join(unknown[:3]) + " ..." * (len(unknown) > 3)
-        flag = next((name for name in ("--input", "--text", "--pairs") if name in known), "")
+        flag = next((name for name in ("--input", "--text", "--pairs", "--task") if name in known), "")
         if flag and os.path.exists(unknown[0]):
             return UsageError(f"unexpected arguments: {first}. Did you mean {flag} {unknown[0]}?")
         advice = f" Give them behind {flag}." if flag else ""

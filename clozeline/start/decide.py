@@ -17,13 +17,11 @@ from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
 from pipeline.look import Look, entries_for, unreadable_in
+from pipeline.shard.detection import AUTO
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.terminal import counted, megabytes
 from trainer.config.load import recipe_comment, recipe_text
-
-MAIN_SHARE = 0.98
-"""A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
 
 LAYOUTS = {
     "file": "a file of plain text is one document; blank lines divide its paragraphs",
@@ -57,6 +55,7 @@ LENGTH = 128  # tokens in a row
 FEWEST_BATCHES = 2
 """Batches that the text has to fill: one is needed, but the size is an estimate, and copies are dropped."""
 LITTLE_TEXT = 2_000_000
+LEARNED_BY_HEART = 100_000  # bytes: minutes of training go over so little hundreds of times
 MEASURED_TEXT = 20_000_000
 """Bytes of text: below the first little is learned, and the losses that recipes give were measured with the second."""
 
@@ -146,18 +145,16 @@ def _holdout(documents: int) -> Setting:
 def _language(look: Look, given: str | None) -> Setting:
     if given is not None:
         return Setting(given)
-    if not look.languages:
+    if look.language is None:
         return Setting("en", "a guess: that of the text was not found")
-    most, share = next(iter(look.languages.items()))
     found = ", ".join(f"{code} {part:.0%}" for code, part in list(look.languages.items())[:4] if part >= 0.005)
-    if share >= MAIN_SHARE and most != "und":
-        return Setting(most, f"of the sampled text: {found}")
-    return Setting("auto", f"of the sampled text: {found}; auto finds that of each document")
+    how = "; auto finds that of each document" if look.language == AUTO else ""
+    return Setting(look.language, f"of the sampled text: {found}{how}")
 
 
 def _vocab(look: Look) -> dict[str, Setting]:
     size = entries_for(look.text_bytes)
-    why = f"for some {look.text_bytes / 1e6:,.1f} MB of text"
+    why = f"for some {megabytes(look.text_bytes)} of text"
     if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
         size = MIN_OF_IDEOGRAPHS
         why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
@@ -190,10 +187,12 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
             "(exclude). Repair it first if it matters."
         )
     if look.text_bytes < LITTLE_TEXT:
+        expected = "knows which words are common, and hardly which belong together"
+        if look.text_bytes < LEARNED_BY_HEART:
+            expected = "learns this text by heart, and says little about any other"
         yield (
-            f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that knows which words are "
-            f"common, and hardly which belong together. Add text: {LITTLE_TEXT / 1e6:g} MB or more; the losses that "
-            f"recipes give are of {MEASURED_TEXT / 1e6:g} MB."
+            f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that {expected}. Add text: "
+            f"{LITTLE_TEXT / 1e6:g} MB or more; the losses that recipes give are of {MEASURED_TEXT / 1e6:g} MB."
         )
     if hours < meant / 2:
         yield (

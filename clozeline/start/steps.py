@@ -123,7 +123,8 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             with redirect_stderr(io.StringIO()):  # the command itself will say what it has to say
                 _check(step)
         except ClozelineError as error:
-            raise type(error)(f"{place}, [{step.section}]: {error}") from error
+            of_file = str(error).replace("Unknown flag --", "Unknown key ").replace("Did you mean --", "Did you mean ")
+            raise type(error)(f"{place}, [{step.section}]: {of_file}") from error
     for step in steps:
         if step.name == "train":
             _check_model(_recipe_of(step), plan, place)

@@ -36,7 +36,12 @@ from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_dro
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
 from pipeline.jobs.shard_options import one_listing, resolved
-from pipeline.jobs.shard_warnings import warn_of_empty_files, warn_of_flags_without_effect, warn_of_unknown_keys
+from pipeline.jobs.shard_warnings import (
+    warn_of_another_language,
+    warn_of_empty_files,
+    warn_of_flags_without_effect,
+    warn_of_unknown_keys,
+)
 from pipeline.options import ShardJob
 from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, list_corpora
@@ -156,7 +161,9 @@ def _execution(
     staging = graph.staging
     splits = [_for_workers(split, options) for split in _splits(graph.corpora, listings)]
     warn_of_flags_without_effect(job, splits)
-    warn_of_unknown_keys({corpus.name: one for corpus, one in graph.corpora}, splits)
+    jobs = {corpus.name: one for corpus, one in graph.corpora}
+    warn_of_unknown_keys(jobs, splits)
+    warn_of_another_language(jobs, splits)
 
     def prepare() -> None:
         write_splits(splits, staging)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 
@@ -12,12 +13,20 @@ from pipeline.readers.inputs import FileRange, Split
 from pipeline.readers.jsonl import unknown_keys
 from pipeline.readers.listing import InputFile
 from pipeline.readers.table import READERS
+from pipeline.shard.detection import AUTO, UNKNOWN, detect_language, is_installed
+from pipeline.shard.languages import known_language
 from schemas import storage
 from schemas.errors import nearest_name
 from schemas.terminal import one_line, tell_warning
 
 LOOKED_AT = 16
-"""Maximum files of a corpus whose first records are looked at for the keys of --text_key."""
+"""Maximum files of a corpus whose beginnings are looked at for the keys of --text_key, and for the language."""
+
+ENGLISH = "en"
+MOST = 0.8  # of the bytes that were looked at
+SURE = 0.65  # FineWeb's least confidence of a document's language
+LEAST_BYTES = 2000
+"""That are looked at, for a warning about their language: that of a shorter text may be a wrong one."""
 
 
 def warn_of_empty_files(files: list[InputFile]) -> None:
@@ -63,6 +72,39 @@ def warn_of_unknown_keys(jobs: dict[str, ShardJob], splits: list[Split]) -> None
                 f"{place}none of the first {records:,} JSON records has a string under {listed} of "
                 f"--text_key {job.text_key}.{nearest_name(keys[0], found)}"
             )
+
+
+def warn_of_another_language(jobs: dict[str, ShardJob], splits: list[Split]) -> None:
+    """Print a warning for each corpus that is read as English, as by default, while its text is in another language.
+
+    jobs: by the names of their corpora. Looks at the beginnings of some files of text and of JSON.
+    """
+    for name, job in jobs.items():
+        if job.language != ENGLISH or not is_installed():
+            continue
+        files = [one for split in splits for one in split.ranges if _begins_prose(one) and one.corpus == name]
+        found: Counter[str] = Counter()
+        for head in _heads(files[:: -(-len(files) // LOOKED_AT) or 1]):
+            text = head.decode(errors="replace")
+            code, confidence = detect_language(text)
+            is_prose = "\\u" not in text and "\ufffd" not in text[:-1]  # letters that are escaped or lost say nothing
+            found[code if is_prose and confidence >= SURE else UNKNOWN] += len(head)
+
+        known = Counter({code: size for code, size in found.items() if code != UNKNOWN})
+        if known.total() < LEAST_BYTES or known[ENGLISH] > (1 - MOST) * known.total():
+            continue
+        code, size = known.most_common(1)[0]
+        is_main = size >= MOST * known.total() and known_language(code).name != code
+        name_of_it = known_language(code).name if is_main else "several languages"
+        place = f"corpus {name!r}: " if name else ""
+        tell_warning(
+            f"{place}the text looks like {name_of_it}, and is read by the rules of English, which end sentences in "
+            f"other places. Give --language {known_language(code).code if is_main else AUTO}."
+        )
+
+
+def _begins_prose(file_range: FileRange) -> bool:
+    return file_range.format in ("text", "jsonl") and file_range.start == 0
 
 
 def _begins_json(file_range: FileRange) -> bool:

@@ -7,6 +7,7 @@ because another model may decide otherwise.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -59,6 +60,13 @@ def sampled(text: str) -> str:
 def model_hash() -> str:
     """Return the SHA-256 of the installed model. Raises UsageError, with the pip command, if it is not installed."""
     return storage.sha256(_model_file().read_bytes())
+
+
+def is_installed() -> bool:
+    """Return whether languages can be found."""
+    with suppress(UsageError):
+        return bool(model_hash())
+    return False
 
 
 def _model_file() -> Path:

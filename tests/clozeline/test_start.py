@@ -239,7 +239,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
             "must be a number, a string, true, false, or a list of these",
         ),
         ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
-        ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown flag --sizee. Did you mean --size?"),
+        ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown key sizee. Did you mean size?"),
         ("size = 4000", 'size = "big"', [], "toml, [vocab]: argument --size: 'big' is not a whole number above 0"),
         (
             "max_length = 128",

@@ -77,9 +77,10 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
 
 
 def distinct_names(runs: Sequence[str]) -> list[str]:
-    """Return as many of the last parts of each path as are needed to tell them apart."""
+    """Return as many of the last parts of each path as are needed to tell them apart, and two if folders differ."""
     parts = [PurePath(run.rstrip("/")).parts for run in runs]
-    by_length = (["/".join(path[-length:]) for path in parts] for length in range(1, max(map(len, parts)) + 1))
+    fewest = 1 if len({path[:-1] for path in parts}) == 1 else 2
+    by_length = (["/".join(path[-length:]) for path in parts] for length in range(fewest, max(map(len, parts)) + 1))
     return next((names for names in by_length if len(set(names)) == len(names)), list(runs))
 
 

@@ -161,7 +161,7 @@ class Interrupted(Submitting):
     def run(self) -> object:
         for number in self._signals:
             signal.raise_signal(number)
-        time.sleep(0.2)
+        time.sleep(0.5)
         return super().run()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,32 @@ def test_wrong_flags_are_refused_in_one_line(
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert expected in done.stderr
     assert not (tmp_path / "text").exists()
+
+
+@pytest.mark.parametrize(
+    ("languages", "flags", "warning"),
+    [
+        (["de"], [], "the text looks like German, and is read by the rules of English,* Give --language de."),
+        (["de", "ru"], [], "the text looks like several languages, * Give --language auto."),
+        (["de"], ["--language", "de"], ""),
+        (["en"], [], ""),
+        (["en", "de"], [], ""),
+    ],
+)
+def test_text_in_another_language_than_assumed_is_told(
+    command, tmp_path: Path, languages: list[str], flags: list[str], warning: str
+) -> None:
+    for code in languages:
+        for number in range(8):
+            (tmp_path / f"{code}{number}.txt").write_text(f"{number}. {ARTICLE[code]}\n\n" * 3)
+    done = command("shard", "--input", tmp_path / "*.txt", "--output", tmp_path / "out", *flags)
+    assert done.returncode == 0
+    if warning:
+        assert fnmatch(done.stderr, f"clozeline: warning: {warning}\n"), done.stderr
+    else:
+        assert "looks like" not in done.stderr
+
+
+def test_inspect_names_the_language_for_shard(run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"{ARTICLE['de']}\n\n" * 3)
+    assert " --language de" in run("python", "-m", "pipeline", "inspect", tmp_path).stdout

@@ -29,7 +29,7 @@ def test_it_has_the_scores_and_how_to_load_the_model(finetune, encoder, tmp_path
     results = json.loads((tmp_path / "out/results.json").read_text())
 
     front_matter = yaml.safe_load(card.split("---")[1])
-    of_task = {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["bert"]}
+    of_task = {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["clozeline", "bert"]}
     assert front_matter == {"language": ["en"], "license": "mit"} | of_task
     assert f"The encoder in the folder `{tmp_path.name}/encoder`, of the family bert" in card
     assert '"out/hf")  # this folder, or its name on the Hub\n' in card
