@@ -161,8 +161,9 @@ class RecentRate:
 def _size_on_screen() -> dict[str, Any]:
     """Return tqdm's arguments for the size of the terminal, which may change; some terminals know none."""
     with contextlib.suppress(OSError, ValueError):
-        if os.get_terminal_size(sys.stderr.fileno()).columns == 0:
-            return {"ncols": 80, "nrows": 24}
+        columns, lines = os.get_terminal_size(sys.stderr.fileno())
+        if columns == 0 or lines == 0:
+            return {"ncols": columns or 80, "nrows": lines or 24}
     return {"dynamic_ncols": True}
 
 

@@ -85,6 +85,8 @@ def check_folders(recipe: Recipe) -> None:
             manifest = read_root(folder, "pairs")
             check_model_vocabulary(first, read_pairs_vocabulary(folder, manifest), folder)
             check_rows(first, manifest, folder)
+        if first.evaluation.pairs is not None:
+            read_root(first.evaluation.pairs, "pairs")
         return
 
     for step in steps_saved(run)[-1:] if storage.is_local(run) else ():

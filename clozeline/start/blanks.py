@@ -24,6 +24,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from transformers.utils import logging
 
 from clozeline.start.closing import filled_lines
+from pipeline.shard.text_layout import ends_sentence
 from schemas import storage
 from schemas.manifest import read_manifest
 from schemas.shards import decode_text
@@ -41,6 +42,9 @@ FIT_CHARACTERS = range(40, 160)  # of a sentence to show
 
 WORD = re.compile(r"(?<=\s)\w{2,}(?=[\s,.;])|[\u3400-\u9fff]")
 """A word between spaces, or an ideograph."""
+
+NO_PROSE = re.compile(r"[@=<>{}|_\\]|\(\)")
+"""Marks of code, addresses and tables."""
 
 Question = tuple[str, str]
 """A sentence with its blank as the mask token, and the word that stood there; "" if it is not known."""
@@ -95,6 +99,7 @@ def _blanked(folder: str, tokenizer: Any, counts_V: torch.Tensor) -> Iterator[Qu
     url = storage.join(folder, read_manifest(folder, "text").shards[0].path)
     documents = decode_text(storage.read(url), url)["sentences"].to_pylist()
     found = [one for sentences in documents for one in sentences[1:-1] if len(one) in FIT_CHARACTERS]
+    found = [one for one in found if ends_sentence(one) and not NO_PROSE.search(one)] or found
     questions = 0
     for place in range(0, len(found), max(1, len(found) // (4 * SENTENCES))):
         words = sorted(set(WORD.findall(found[place])))

@@ -78,7 +78,7 @@ def parser(prog: str) -> CommandParser:
     top.add_argument("input", type=file_path, metavar="FOLDER", help=what)
 
     model = top.add_argument_group("the model")
-    what = f"how long to train (default: {DEFAULT_HOURS}, ten minutes)"
+    what = f"about how long to train, at the speed of the first steps (default: {DEFAULT_HOURS}, ten minutes)"
     model.add_argument("--hours", type=_hours, metavar="H", help=what)
     what = "language of the text (default: detected); auto if there are several"
     model.add_argument("--language", type=_language, metavar="CODE", help=what)

@@ -77,6 +77,10 @@ MISTAKES = {
         3,
         "holds text, but pairs was expected",
     ),
+    "train --config tiny --set data.pairs={pairs} --set evaluation.pairs={text} --set run.output={out}": (
+        3,
+        "holds text, but pairs was expected",
+    ),
     "train --config bert_base --set data.pairs={pairs} --set run.output={out}": (
         3,
         "{pairs} has a vocabulary of * tokens, but model.vocab_size is 30522. Use --set model.vocab_size=",

@@ -94,7 +94,7 @@ def test_the_best_is_marked_where_runs_compare_and_what_charts_leave_out_is_said
     assert report.main(["a", "b"]) == 0
     page = (here / "report.html").read_text()
     assert page.count('<td class="good">') == 1
-    assert page.count("first steps are above") >= 1 and page.count("<figure>") > 2
+    assert page.count("first steps lie above") >= 1 and page.count("<figure>") > 2
 
     recipe = here / "b/recipe.toml"
     recipe.write_text(recipe.read_text().replace("held_out", "others"))

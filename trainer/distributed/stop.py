@@ -31,6 +31,7 @@ Programs listen to signals before they import torch, so nothing here imports it 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -91,6 +92,8 @@ class StopRequest:
             signal.signal(number, signal.SIG_IGN)
         # Not SIG_IGN, because child processes would inherit it and could not be interrupted.
         signal.signal(signal.SIGINT, _do_nothing)
+        # The interpreter takes handlers away before the process ends, but keeps SIG_IGN.
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
         # Closing the writing end makes the reading thread end.
         if self._pipe_writer is not None:

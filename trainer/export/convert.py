@@ -169,7 +169,11 @@ def _check_sound(run: str, step: int, fault: str | None) -> None:
     """Raise CheckpointError if a checkpoint has a fault. An older one is exported only if its step is given."""
     if fault is not None:
         older = [one for one in steps_saved(run) if one < step]
-        remedy = f"To export the one before, add --step {older[-1]}." if older else "No older one is kept."
+        remedy = (
+            f"To export the one before, add --step {older[-1]}."
+            if older
+            else "No older one is kept: restore this one from a copy, or train again."
+        )
         raise CheckpointError(f"{location(run, step)} does not verify: {fault.rstrip('.')}. {remedy}")
 
 

@@ -331,6 +331,23 @@ def test_a_request_is_known_as_that_of_ctrl_c_at_once() -> None:
     assert forked.run(["python", "-m", "tests.run_code", CTRL_C]).returncode == 0
 
 
+LATE = """
+import os, signal, sys
+from trainer.distributed.stop import StopRequest
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, 2)
+StopRequest().listen().ignore()
+sys.late = Late()
+sys.exit(75)
+"""
+
+
+def test_a_late_ctrl_c_does_not_change_the_exit_code() -> None:
+    """While the interpreter ends, it has no handlers."""
+    assert subprocess.run([sys.executable, "-c", LATE], timeout=60).returncode == 75
+
+
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "WORLD_SIZE"])
 def test_a_rank_that_is_no_number_is_named(name: str, monkeypatch, capsys) -> None:
     monkeypatch.setenv(name, "abc")
