@@ -56,7 +56,9 @@ def counted(number: int, noun: str) -> str:
 
 def megabytes(size: int) -> str:
     """Return a size in bytes as people read it. Example: `megabytes(2_884_000)` -> `"2.9 MB"`."""
-    return f"{size / 1e6:,.1f} MB" if size >= 100_000 else f"{size:,} bytes"
+    if size < 100_000:
+        return f"{size:,} bytes"
+    return f"{size / 1e6:,.1f} MB" if size < 1e10 else f"{size / 1e9:,.1f} GB"
 
 
 def _escaped(character: str) -> str:
