@@ -9,6 +9,7 @@ from tests.conftest import Run
 
 WITHOUT_LINUX = """
 import os, signal, sys
+import numpy  # on Linux it asks for os.uname
 
 for module in ("fcntl", "grp", "pwd", "resource", "termios"):
     sys.modules[module] = None  # an import of it fails
