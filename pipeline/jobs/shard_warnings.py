@@ -13,7 +13,7 @@ from pipeline.readers.inputs import FileRange, Split
 from pipeline.readers.jsonl import unknown_keys
 from pipeline.readers.listing import InputFile
 from pipeline.readers.table import READERS
-from pipeline.shard.detection import AUTO, UNKNOWN, detect_language, is_installed
+from pipeline.shard.detection import AUTO, detect_language, is_installed
 from pipeline.shard.languages import known_language
 from schemas import storage
 from schemas.errors import nearest_name
@@ -88,18 +88,18 @@ def warn_of_another_language(jobs: dict[str, ShardJob], splits: list[Split]) -> 
             text = head.decode(errors="replace")
             code, confidence = detect_language(text)
             is_prose = "\\u" not in text and "\ufffd" not in text[:-1]  # letters that are escaped or lost say nothing
-            found[code if is_prose and confidence >= SURE else UNKNOWN] += len(head)
+            if is_prose and confidence >= SURE:
+                found[code] += len(head)
 
-        known = Counter({code: size for code, size in found.items() if code != UNKNOWN})
-        if known.total() < LEAST_BYTES or known[ENGLISH] > (1 - MOST) * known.total():
+        if found.total() < LEAST_BYTES or found[ENGLISH] > (1 - MOST) * found.total():
             continue
-        code, size = known.most_common(1)[0]
-        is_main = size >= MOST * known.total() and known_language(code).name != code
-        name_of_it = known_language(code).name if is_main else "several languages"
+        code, size = found.most_common(1)[0]
+        language = known_language(code)
+        is_one = size >= MOST * found.total() and language.name != code  # there are rules for it
         place = f"corpus {name!r}: " if name else ""
         tell_warning(
-            f"{place}the text looks like {name_of_it}, and is read by the rules of English, which end sentences in "
-            f"other places. Give --language {known_language(code).code if is_main else AUTO}."
+            f"{place}the text looks like {language.name if is_one else 'several languages'}, and is read by the rules "
+            f"of English, which end sentences in other places. Give --language {language.code if is_one else AUTO}."
         )
 
 

@@ -168,17 +168,8 @@ def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path)
     (tmp_path / "y [old]").mkdir()
     for name in ("y/a.txt", "y/b [1].txt", "y [old]/c.txt", "z.txt"):
         (tmp_path / name).write_text(FRENCH)
-    shard = (
-        "shard",
-        "--input",
-        tmp_path,
-        "--output",
-        tmp_path.parent / f"{tmp_path.name}-text",
-        "--encoding",
-        "auto",
-        "--language",
-        "fr",
-    )
+    output = tmp_path.parent / f"{tmp_path.name}-text"
+    shard = ("shard", "--input", tmp_path, "--output", output, "--encoding", "auto", "--language", "fr")
     done = command(*shard)
     assert done.returncode == 3 and done.stderr.count("\n") == 1
     assert "x.txt is not UTF-8" in done.stderr and "--encoding auto found no encoding that fits all" in done.stderr
@@ -189,7 +180,7 @@ def test_a_file_in_two_encodings_is_refused_in_one_line(command, tmp_path: Path)
     done = command(*shard, "--exclude", "x.txt", "y/b [[]*", "y [old]")
     assert done.returncode == 0 and " 2 documents, " in done.stdout, done.stderr
     assert "3 files of the input left out by --exclude." in done.stderr
-    manifest = read_manifest(str(tmp_path.parent / f"{tmp_path.name}-text"), "text")
+    manifest = read_manifest(str(output), "text")
     assert manifest.options["exclude"] == ["x.txt", "y/b [[]*", "y [old]"]
 
 
