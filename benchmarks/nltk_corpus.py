@@ -91,6 +91,11 @@ def main() -> None:
     if options.paraphrases:
         tasks["paraphrases"] = paraphrase_task(options.paraphrases.resolve(), out / "paraphrases")
 
+    write_suite(tasks, out)
+
+
+def write_suite(tasks: dict[str, dict[str, Any]], out: Path) -> None:
+    """Write OUT/suite.toml of these tasks, which are scored on their test sets."""
     suite = {"name": "labeled sentences", "defaults": {"sets": ["test"], "training": TRAINING}, "tasks": tasks}
     (out / "suite.toml").write_text(tomli_w.dumps(suite))
 

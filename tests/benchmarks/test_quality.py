@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from benchmarks import nltk_corpus
+from trainer.suite.suite_file import open_suite
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -94,3 +95,9 @@ def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> N
     train, dev = nltk_corpus.SET_SIZES["polarity"]
     assert [len(texts) for texts in sets.values()] == [train, dev, 3700 - train - dev]
     assert len({text for texts in sets.values() for text in texts}) == 3700
+
+
+def test_the_suite_is_one_that_can_be_run_and_scores_test_sets(tmp_path: Path) -> None:
+    lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
+    nltk_corpus.write_suite({"polarity": nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")}, tmp_path)
+    assert open_suite(str(tmp_path / "suite.toml"), [], []).tasks["polarity"].entry.sets == ("test",)

@@ -68,7 +68,7 @@ class SuiteFile(Section):
     """A whole suite file. The tables of its tasks and minimal pairs are read one by one, to name the wrong one."""
 
     name: str = Field(min_length=1, description="The name of the suite in reports.")
-    defaults: dict[str, Any] = Field(default={}, description="Values of all tasks, as in a task file.")
+    defaults: dict[str, Any] = Field(default={}, description="Keys of all tasks that do not set them.")
     tasks: dict[str, dict[str, Any]] = Field(default={}, description="The tasks, in the order of the table.")
     minimal_pairs: dict[str, dict[str, Any]] = Field(
         default={}, description="Minimal pairs, which follow the tasks in the table."
@@ -166,7 +166,7 @@ def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
                 hint = nearest_name(key, known) or f" A task of a suite has {', '.join(known)}."
                 raise UsageError(f"{path}: tasks.{name}: unknown key {key}.{hint}")
 
-        keys = {key: value for key, value in table.items() if key in TaskEntry.model_fields}
+        keys = {key: value for key, value in (content.defaults | table).items() if key in TaskEntry.model_fields}
         entry = parse_section(TaskEntry, keys, Origin(f"{path}: tasks.{name}"))
         if entry.starts_from is not None and entry.starts_from not in entries:
             raise UsageError(
@@ -211,9 +211,12 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
         file = path.parent / entry.file
         of_file = task_content(str(file), f"{path}: the task file")
         place, folder = f"{place} with {file}", file.parent
-    of_task = {key: value for key, value in content.tasks[name].items() if key in Task.model_fields}
+    defaults, of_task = (
+        {key: value for key, value in table.items() if key not in TaskEntry.model_fields}
+        for table in (content.defaults, content.tasks[name])
+    )
 
-    values = merged({"name": name}, content.defaults, of_file, of_task)
+    values = merged({"name": name}, defaults, of_file, of_task)
     # The error names the task's place, because a suite has several tasks, and --set may change all of them.
     task = task_of(values, Origin(place, changes_of(name, changes), f"{place}: --set"))
 
