@@ -1,7 +1,7 @@
 """Builds the tables of a suite from results.json, and writes them as OUTPUT/table.md and OUTPUT/report.html.
 
-The first table shows the means and intervals of all encoders side by side, and the second one all statistics. Only the
-column of times depends on when and where a suite ran.
+The first table shows the means and intervals of all encoders side by side, the second one their differences from the
+first encoder, and the third one all statistics. Only the column of times depends on when and where a suite ran.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.pages import render
-from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, with_interval
+from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, spread, with_interval
 from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.suite_results import Cell
 
@@ -22,6 +22,9 @@ BASELINE = "most frequent label"
 GUESSING = "†"
 """Marks a score that is no better than that of always predicting the most frequent label."""
 
+CERTAIN = "*"
+"""Marks a difference whose interval leaves out 0."""
+
 STATISTICS = {
     "median": "median",
     "lower quartile": "lower_quartile",
@@ -29,7 +32,7 @@ STATISTICS = {
     "mean": "mean",
     "95% ±": "interval",
 }
-"""The columns of the second table, and their keys in results.json."""
+"""The columns of the table of all statistics, and their keys in results.json."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Table:
 
 def tables_of(content: dict[str, Any]) -> list[Table]:
     """Return the tables that have rows. content: that of results.json."""
-    tables = [score_table(content), detail_table(content), phenomenon_table(content), probe_table(content)]
+    tables = [score_table(content), difference_table(content), detail_table(content)]
+    tables += [phenomenon_table(content), probe_table(content)]
     return [table for table in tables if table.rows]
 
 
@@ -219,8 +223,41 @@ def note_on_guessing(content: dict[str, Any]) -> list[str]:
 # ---- The other tables ----
 
 
+def difference_table(content: dict[str, Any]) -> Table:
+    """Return the table of differences from the first encoder, with the same seed: a row per task, none for one seed."""
+    first, *others = labels_of(content)
+    rows = []
+    for row in content["rows"]:
+        if row["sets"]:
+            cells = {label: content["scores"][label][row["name"]] for label in (first, *others)}
+            rows.append(Row([row["name"], *(difference(cells[label], cells[first]) for label in others)]))
+    averages = content["averages"]
+    if sum(row["in_average"] for row in content["rows"]) > 1:
+        rows.append(Row([AVERAGE, *(difference(averages[label], averages[first]) for label in others)]))
+
+    explained = (
+        f"Scores minus those of {first} with the same seed, which has the same order of examples: the mean ± half of "
+        f"its 95% interval. {CERTAIN} marks an interval without 0."
+    )
+    shown = others and content["seeds"] >= FEWEST_OF_AN_INTERVAL
+    return Table(f"Differences from {first}", ["task", *others], rows if shown else [], above=[explained])
+
+
+def difference(cell: Cell | None, first: Cell | None) -> str:
+    """Return the mean of a cell's values minus the first encoder's as text, with half of its interval."""
+    if cell is None or first is None or not cell["values"] or len(cell["values"]) != len(first["values"]):
+        return DASH
+
+    found = spread([value - of_first for value, of_first in zip(cell["values"], first["values"], strict=True)])
+    mean, half = found["mean"], found["interval"]
+    assert mean is not None
+    if half is None:
+        return f"{mean:+.4f}"
+    return f"{mean:+.4f} ± {half:.4f}" + (f" {CERTAIN}" if abs(mean) > half else "")
+
+
 def detail_table(content: dict[str, Any]) -> Table:
-    """Return the second table: median, quartiles, mean, interval and time of each task and encoder."""
+    """Return the table of all statistics: median, quartiles, mean, interval and time of each task and encoder."""
     labels = labels_of(content)
     cells = [(row["name"], label, content["scores"][label][row["name"]]) for row in content["rows"] for label in labels]
     averages = [(AVERAGE, label, content["averages"][label]) for label in labels]

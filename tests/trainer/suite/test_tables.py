@@ -145,6 +145,20 @@ def test_the_table_says_everything() -> None:
     assert "- mnli: left out, because files are missing: MNLI/train.tsv (from somewhere)" in table
 
 
+def test_differences_are_those_of_the_same_seeds() -> None:
+    varied = content()["scores"]
+    varied["b"]["cola"] = cell(0.2, 0.2, 0.5)
+    table = markdown(content(scores=varied))
+    assert "| rte | +0.2900 ± 0.0248 * |" in table
+    assert "| cola | +0.1000 ± 0.2484 |" in table
+    assert "Differences from a" in table and "| blimp | " not in table.split("Differences from a")[1].split("##")[0]
+    varied["b"]["cola"] = cell(0.1, 0.2, 0.3)
+    assert "| cola | +0.0000 |" in markdown(content(scores=varied)), "equal differences have no interval"
+
+    for alone in (content(seeds=1), content(encoders=content()["encoders"][:1])):
+        assert "Differences" not in markdown(alone)
+
+
 def test_the_page_says_the_same_and_loads_nothing() -> None:
     html = page(content())
     texts = ["&lt;a&gt;", "0.5200 ± 0.0497", 'class="good">0.8100 ± 0.0248', "agreement", "no masked LM"]
