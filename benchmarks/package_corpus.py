@@ -1,10 +1,10 @@
-"""Gathers English text from Debian packages, wherever apt works, and makes text folders of it.
+"""Gathers text from Debian packages, wherever apt works, and makes text folders of it.
 
-    python benchmarks/package_corpus.py OUT [--nltk_data FOLDER] [--direct_num_workers 2]
+    python benchmarks/package_corpus.py OUT [--language en|de|ru|zh] [--nltk_data FOLDER] [--direct_num_workers 2]
 
 The packages are downloaded and not installed: guides, books, manuals and dictionaries (PACKAGES). Those in HELD_OUT are
 for evaluation, so that held-out text is by other authors and not only from other pages. With a copy of nltk/nltk_data,
-the reviews, news and speeches of nltk_corpus.py join the corpus. Writes
+the reviews, news and speeches of nltk_corpus.py join the English corpus. Writes
 
     OUT/packages/          what was downloaded (1.2 GB); another start downloads what is missing
     OUT/pages/NAME.tar     the HTML pages of a package
@@ -12,8 +12,8 @@ the reviews, news and speeches of nltk_corpus.py join the corpus. Writes
     OUT/train.toml         these corpora, each with its license as the package's copyright file names it
     OUT/held_out.toml      the same for HELD_OUT
     OUT/text_heldout       `clozeline shard` of the latter
-    OUT/text               and of the former: English documents that pass Gopher's rules, without near duplicates, and
-                           without those that share 13 words in a row with a held-out package
+    OUT/text               and of the former: documents of the language that pass Gopher's rules, without near
+                           duplicates, and without those that share 13 words in a row with a held-out package
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from typing import Any
 
 import tomli_w
 
-PACKAGES = """
+PACKAGES = {
+    "en": """
 anarchism bash-doc debian-edu-doc-en debian-handbook debian-history debian-policy debian-reference-en debmake-doc
 developers-reference doc-debian fortunes freedombox-doc-en gnu-standards installation-guide-amd64 live-manual-html
 mh-book png-definitive-guide zsh-doc
@@ -48,10 +49,28 @@ python-pandas-doc python-scipy-doc python-skimage-doc python-sklearn-doc python-
 python3.11-doc qtbase5-doc-html qtdeclarative5-doc-html qtquickcontrols2-5-doc-html r-doc-html racket-doc renpy-doc
 sbcl-doc scons-doc shorewall-doc slurm-wlm-doc snakemake-doc solfege-doc sphinx-doc sqlite3-doc stilts-doc
 swi-prolog-doc swift-doc swig4.0-doc tomcat10-docs topcat-doc twisted-doc vim-doc wireshark-doc wx3.2-doc yade-doc
-"""
+""",
+    "de": """
+debian-edu-doc-de debian-handbook debian-reference-de developers-reference-de gimp-help-de installation-guide-amd64
+kicad-doc-de libreoffice-help-de lilypond-doc-html-de maint-guide-de udo-doc-de
+""",
+    "ru": """
+aptitude-doc-ru debian-handbook developers-reference-ru doublecmd-help-ru gimp-help-ru installation-guide-amd64
+kicad-doc-ru libreoffice-help-ru maint-guide-ru
+""",
+    "zh": """
+debian-edu-doc-zh-cn debian-handbook debian-reference-zh-cn gimp-help-zh-cn installation-guide-amd64 kicad-doc-zh
+libreoffice-help-zh-cn lilypond-doc-html-zh maint-guide-zh-cn
+""",
+}
 """In Debian 12. Other releases have most of them, some under a name with another version; those missing are named."""
 
-HELD_OUT = ("debian-history", "dict-jargon", "fontforge-doc", "gap-doc", "mh-book", "postfix-doc", "slurm-wlm-doc")
+HELD_OUT = {
+    "en": ("debian-history", "dict-jargon", "fontforge-doc", "gap-doc", "mh-book", "postfix-doc", "slurm-wlm-doc"),
+    "de": ("gimp-help-de", "maint-guide-de"),
+    "ru": ("doublecmd-help-ru", "kicad-doc-ru", "maint-guide-ru"),
+    "zh": ("debian-edu-doc-zh-cn", "kicad-doc-zh", "maint-guide-zh-cn"),
+}
 
 PAGE = re.compile(r".+\.x?html?(\.gz)?")
 TEXT = re.compile(r".+\.(txt|md|pod|dict)(\.gz|\.dz)?|.+/fortunes/[\w-]+")
@@ -67,8 +86,9 @@ LICENSES = ("GFDL", "GPL", "LGPL", "Apache", "MIT", "BSD", "Expat", "CC-BY-SA", 
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description="Gathers English text from Debian packages.")
+    flags = argparse.ArgumentParser(description="Gathers text from Debian packages.")
     flags.add_argument("output", type=Path)
+    flags.add_argument("--language", choices=PACKAGES, default="en")
     flags.add_argument("--nltk_data", type=Path, help="a copy of the repository nltk/nltk_data")
     flags.add_argument("--direct_num_workers", type=int, default=1)
     options = flags.parse_args()
@@ -77,16 +97,17 @@ def main() -> None:
     for folder in ("packages", "pages", "texts"):
         (output / folder).mkdir(parents=True, exist_ok=True)
 
-    corpora = {name: package_corpus(output, name) for name in PACKAGES.split()}
+    corpora = {name: package_corpus(output, name) for name in PACKAGES[options.language].split()}
     if options.nltk_data:
         run("python", Path(__file__).with_name("nltk_corpus.py"), options.nltk_data, output / "nltk")
         corpora["nltk_data"] = corpus_of("nltk_data", "see its packages", [output / "nltk" / "corpus.jsonl"])
 
-    held_out = [corpora.pop(name) for name in HELD_OUT]
-    workers = ["--direct_num_workers", options.direct_num_workers]
-    shard(held_out, output / "held_out.toml", output / "text_heldout", *workers)
+    held_out = [corpora.pop(name) for name in HELD_OUT[options.language]]
+    rules = ["--language", "auto", "--languages", options.language, "--filters", "gopher", "--dedup", "minhash"]
+    rules += ["--direct_num_workers", options.direct_num_workers]
+    shard(held_out, output / "held_out.toml", output / "text_heldout", *rules)
     texts = sorted(output.glob("text_heldout/*.arrow"))
-    shard(corpora.values(), output / "train.toml", output / "text", *workers, "--decontaminate", *texts)
+    shard(corpora.values(), output / "train.toml", output / "text", *rules, "--decontaminate", *texts)
 
 
 def package_corpus(output: Path, name: str) -> Corpus | None:
@@ -184,8 +205,7 @@ def shard(corpora: Iterable[Corpus | None], inputs: Path, text: Path, *flags: ob
     """Make a text folder of the corpora that are there; one that is finished stays."""
     inputs.write_text(tomli_w.dumps({"corpus": [corpus for corpus in corpora if corpus]}))
     if not (text / "manifest.json").exists():
-        rules = ["--language", "auto", "--languages", "en", "--filters", "gopher", "--dedup", "minhash"]
-        run("python", "-m", "pipeline", "shard", "--inputs", inputs, "--output", text, *rules, *flags)
+        run("python", "-m", "pipeline", "shard", "--inputs", inputs, "--output", text, *flags)
 
 
 def run(*words: object) -> None:

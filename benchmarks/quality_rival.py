@@ -121,6 +121,7 @@ def new_model(tokenizer: PreTrainedTokenizerBase, options: argparse.Namespace) -
         gated = {128: 344, 256: 688}.get(width, 8 * width // 3)
         marks = dict.fromkeys(("bos_token_id", "cls_token_id"), tokenizer.cls_token_id)
         marks |= dict.fromkeys(("eos_token_id", "sep_token_id"), tokenizer.sep_token_id)
+        shape["classifier_pooling"] = "mean"  # as in our exports and the published ones, for fine-tuning
         config = ModernBertConfig(intermediate_size=gated, **marks, **shape)
     return AutoModelForMaskedLM.from_config(config).to(options.device)
 
