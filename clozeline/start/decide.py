@@ -13,6 +13,7 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
@@ -40,11 +41,11 @@ FEWEST_HELD_OUT = 6
 """Documents to hold out, about, of a small corpus. Chance decides on each, and that it takes none is then unlikely."""
 LARGEST_SHARE = 0.2  # that is held out
 
-CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"))
-"""(hours, recipe) up to which the recipe is the one for a CPU."""
-LONG_CPU_RECIPE = "cpu_night"
-FOR_HOURS = "for this many hours of a CPU"  # why it is one of these
-GPU_RECIPE = "gpu_day"
+CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
+GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
+"""(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
+FOR_HOURS = "for this machine and so many hours"  # why it is one of these
+FOR_LITTLE_TEXT = "for so little text"
 
 LEAST_HOURS = 0.01
 SECONDS_TO_START = 12
@@ -221,29 +222,32 @@ def _least_text(recipe: str) -> int:
 
 def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, int]:
     """Return a recipe, why it is that one, and its processes. Raises UsageError if the text is too little for it."""
-    if machine.gpus and look.text_bytes >= _least_text(GPU_RECIPE):
-        return GPU_RECIPE, "a base-sized encoder for GPUs", machine.gpus
+    for_gpus = _within(GPU_RECIPES, hours)
+    for recipe in (for_gpus, GPU_RECIPES[0][1]):
+        if machine.gpus and look.text_bytes >= _least_text(recipe):
+            return recipe, FOR_HOURS if recipe == for_gpus else FOR_LITTLE_TEXT, machine.gpus
 
-    recipe = _cpu_recipe(hours)
+    recipe = _within(CPU_RECIPES, hours)
     least = _least_text(recipe)
     if look.text_bytes < least:
         raise UsageError(
             f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
             f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
         )
-    return recipe, "for so little text" if machine.gpus else FOR_HOURS, 1
+    return recipe, FOR_LITTLE_TEXT if machine.gpus else FOR_HOURS, 1
 
 
-def _cpu_recipe(hours: float) -> str:
-    return next((name for most, name in CPU_RECIPES if hours <= most), LONG_CPU_RECIPE)
+def _within(recipes: tuple[tuple[float, str], ...], hours: float) -> str:
+    return next(name for most, name in recipes if hours <= most)
 
 
 def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
     recipe, why, processes = _recipe_for(look, machine, hours)
     settings = _of_hours(recipe, hours, why)
+    takes = "one for each GPU" if recipe.startswith("gpu") else "its threads use all cores"
     return {
         "config": settings.pop("config"),
-        "processes": Setting(processes, "one for each GPU" if recipe == GPU_RECIPE else "its threads use all cores"),
+        "processes": Setting(processes, takes),
         **settings,
     }
 
@@ -288,7 +292,7 @@ def changes(plan: dict[str, dict[str, Any]], hours: float | None, language: str 
     before, recipe = train.get("run.max_hours"), train["config"]
     if hours is None or hours == before or not isinstance(before, int | float):
         return sections
-    recipes = {GPU_RECIPE: GPU_RECIPE, _cpu_recipe(before): _cpu_recipe(hours)}
+    recipes = {_within(names, before): _within(names, hours) for names in (CPU_RECIPES, GPU_RECIPES)}
     if recipe not in recipes:
         return sections | {"train": {"run.max_hours": Setting(hours)}}
 

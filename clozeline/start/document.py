@@ -16,6 +16,7 @@ from trainer.config.schema import Recipe
 
 MEGABYTES = (1, 2, 10, 50, 100, 500, 1_000, 10_000)
 HOURS = (0.17, 1.0, 8.0)
+HOURS_OF_GPU = (0.25, 24.0)
 
 BYTES_OF_DOCUMENT = 3_000  # of the web, about
 
@@ -35,7 +36,7 @@ English, with some 4 bytes a token; measure yours with `clozeline inspect` of th
 """
 
 AFTER_SIZES = """\
-- **On a GPU** up to 2 MB are trained by the CPU's recipe, in whose small steps they fill more than a few.
+- **On a GPU** up to 4 MB are trained by `gpu_minutes`, in whose smaller steps they fill more than a few.
 - **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. Chinese
   and Japanese need single characters, by the thousand.
 - **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512` and set
@@ -65,7 +66,7 @@ def sizes_page() -> str:
     ]
     times = [["machine, hours", "recipe", "layers x width", "rows a step", "tokens a step", "learning rate", "warm-up"]]
     times += [_time(Machine(0), hours) for hours in HOURS]
-    times.append(_time(Machine(1), 24.0))
+    times += [_time(Machine(1), hours) for hours in HOURS_OF_GPU]
     length = _sections(1, Machine(0), HOURS[0])["pairs"]["max_length"].value
     parts = [INTRODUCTION, _table(sizes), AFTER_SIZES.format(length=length), _table(times), AFTER_TIMES]
     return "\n".join(parts)

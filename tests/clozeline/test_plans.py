@@ -1,0 +1,57 @@
+"""What `clozeline start` decides for any machine, text and time is what training takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from clozeline.start.decide import Machine, decide
+from pipeline.look import Look
+from trainer.config.load import load_recipe
+
+CHANGED = ("schedule.warmup_steps", "evaluation.every", "checkpoint.every")
+
+
+def look_at(megabytes: float) -> Look:
+    return Look(
+        kinds=[],
+        text_key="text",
+        text_layout="blank_line",
+        text_bytes=int(megabytes * 1e6),
+        documents=1000,
+        languages={"en": 1.0},
+        encodings={},
+        copies=0,
+    )
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+@pytest.mark.parametrize("hours", [0.01, 0.17, 0.5, 1.0, 3.0, 8.0, 24.0, 100.0])
+@pytest.mark.parametrize("megabytes", [0.1, 2, 50, 10_000])
+def test_the_settings_of_training_make_a_recipe(gpus: int, hours: float, megabytes: float) -> None:
+    train = decide("corpus", look_at(megabytes), Machine(gpus), hours, None)["train"]
+    values = {key: setting.value for key, setting in train.items() if key not in ("config", "processes")}
+    recipe = load_recipe(train["config"].value, [f"{key}={value}" for key, value in values.items()])
+    assert recipe.run.max_hours == hours
+
+    shipped = load_recipe(train["config"].value, [])
+    is_short = hours < (shipped.run.max_hours or 0)
+    assert is_short == any(key in values for key in CHANGED)
+    assert train["processes"].value == (gpus if train["config"].value.startswith("gpu") else 1)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hours", "recipe"),
+    [(0, 0.17, "cpu_minutes"), (0, 1, "cpu_hour"), (0, 8, "cpu_night"), (1, 0.2, "gpu_minutes"), (8, 24, "gpu_day")],
+)
+def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
+    assert decide("corpus", look_at(50), Machine(gpus), hours, None)["train"]["config"].value == recipe
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "hours", "recipe"), [(2, 24, "gpu_minutes"), (0.1, 24, "cpu_night"), (0.1, 0.2, "cpu_minutes")]
+)
+def test_a_gpu_takes_smaller_steps_for_text_that_would_fill_only_a_few(
+    megabytes: float, hours: float, recipe: str
+) -> None:
+    config = decide("corpus", look_at(megabytes), Machine(1), hours, None)["train"]["config"]
+    assert config.value == recipe and "so little text" in config.why
