@@ -1,4 +1,4 @@
-"""Runs `clozeline start` on texts of several sizes for several times, as docs/results.md and the command itself tell.
+"""Runs `clozeline start` on texts of several sizes for several times, and prints what each model learned.
 
     python benchmarks/start_results.py TEXT OUT [--megabytes 2 10 50 250] [--hours 0.17 1]
 
@@ -68,8 +68,7 @@ def print_line(corpus: Path, output: Path, hours: float) -> None:
     last = [line for line in read_metrics(str(output / "run")) if "eval_mlm_loss_masked" in line][-1]
     losses = f"{last['eval_mlm_loss_masked']:.3f} | {last['eval_unigram_loss']:.3f}"
     accuracy = f"{last['eval_mlm_accuracy_masked']:.3f}"
-    size = corpus.stem
-    print(f"| {size} MB | {hours:g} | `{recipe}` | {last['step']:,} | {losses} | {accuracy} |", flush=True)
+    print(f"| {corpus.stem} MB | {hours:g} | `{recipe}` | {last['step']:,} | {losses} | {accuracy} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
 GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
 """(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
-FOR_HOURS = "for this machine and so many hours"  # why it is one of these
+FOR_HOURS = "for this machine and this time"  # why it is one of these
 FOR_LITTLE_TEXT = "for so little text"
 
 LEAST_HOURS = 0.01

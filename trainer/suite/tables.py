@@ -224,7 +224,10 @@ def note_on_guessing(content: dict[str, Any]) -> list[str]:
 
 
 def difference_table(content: dict[str, Any]) -> Table:
-    """Return the table of differences from the first encoder, with the same seed: a row per task, none for one seed."""
+    """Return the table of differences from the first encoder, with the same seed: a row per task.
+
+    Without another encoder, or with too few seeds for an interval, it has no rows.
+    """
     first, *others = labels_of(content)
     rows = []
     for row in content["rows"]:
