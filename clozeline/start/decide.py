@@ -11,7 +11,7 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple
@@ -44,7 +44,8 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
 GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
 """(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
-FOR_HOURS = "for this machine and this time"  # why it is one of these
+FOR_CPU = "for so many hours of a CPU"  # why it is one of these
+FOR_GPUS = "for so many hours of GPUs"
 FOR_LITTLE_TEXT = "for so little text"
 
 LEAST_HOURS = 0.01
@@ -179,8 +180,6 @@ def check_hours(hours: float, place: str) -> None:
 
 def warnings(look: Look, sections: Sections) -> Iterator[str]:
     """Yield what makes a poor model of this text in these hours, what to expect of it, and what to do."""
-    recipe, hours = (sections["train"][key].value for key in ("config", "run.max_hours"))
-    meant = _recipe_of(recipe)["run"]["max_hours"]
     if look.unreadable:
         files = sum(kind.files for kind in look.kinds)
         yield (
@@ -195,6 +194,12 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
             f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that {expected}. Add text: "
             f"{LITTLE_TEXT / 1e6:g} MB or more; the losses that recipes give are of {MEASURED_TEXT / 1e6:g} MB."
         )
+    yield from few_hours(*(sections["train"][key].value for key in ("config", "run.max_hours")))
+
+
+def few_hours(recipe: str, hours: float) -> Iterator[str]:
+    """Yield a warning if these hours are few for a recipe that `decide` has chosen."""
+    meant = _recipe_of(recipe)["run"]["max_hours"]
     if hours < meant / 2:
         yield (
             f"Warning: {hours:g} hours are few for {recipe}, which is made for {meant:g}. Expect blanks that are "
@@ -225,7 +230,7 @@ def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, i
     for_gpus = _within(GPU_RECIPES, hours)
     for recipe in (for_gpus, GPU_RECIPES[0][1]):
         if machine.gpus and look.text_bytes >= _least_text(recipe):
-            return recipe, FOR_HOURS if recipe == for_gpus else FOR_LITTLE_TEXT, machine.gpus
+            return recipe, FOR_GPUS if recipe == for_gpus else FOR_LITTLE_TEXT, machine.gpus
 
     recipe = _within(CPU_RECIPES, hours)
     least = _least_text(recipe)
@@ -234,7 +239,7 @@ def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, i
             f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
             f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
         )
-    return recipe, FOR_LITTLE_TEXT if machine.gpus else FOR_HOURS, 1
+    return recipe, FOR_LITTLE_TEXT if machine.gpus else FOR_CPU, 1
 
 
 def _within(recipes: tuple[tuple[float, str], ...], hours: float) -> str:
@@ -252,7 +257,7 @@ def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
     }
 
 
-def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Setting]:
+def _of_hours(recipe: str, hours: float, why: str) -> dict[str, Setting]:
     """Return the settings of [train] that depend on the hours. why: it is this recipe."""
     values = _recipe_of(recipe)
     size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
@@ -278,11 +283,13 @@ def _of_hours(recipe: str, hours: float, why: str = FOR_HOURS) -> dict[str, Sett
     return settings
 
 
-def changes(plan: dict[str, dict[str, Any]], hours: float | None, language: str | None) -> Sections:
+def changes(
+    plan: dict[str, dict[str, Any]], hours: float | None, language: str | None, look: Callable[[], Look]
+) -> Sections:
     """Return the settings that --hours and --language, if given, change in a plan; None is one without a line.
 
-    What follows from the earlier hours is decided again, and what a user has set stays: such as another recipe, or a
-    length in steps.
+    What follows from the earlier hours is decided again, for the plan's kind of machine, and what a user has set stays:
+    such as another recipe, or a length in steps. look: called if that depends on the size of the text.
     """
     sections: Sections = {}
     if language not in (None, plan["shard"].get("language")):
@@ -292,12 +299,17 @@ def changes(plan: dict[str, dict[str, Any]], hours: float | None, language: str 
     before, recipe = train.get("run.max_hours"), train["config"]
     if hours is None or hours == before or not isinstance(before, int | float):
         return sections
-    recipes = {_within(names, before): _within(names, hours) for names in (CPU_RECIPES, GPU_RECIPES)}
-    if recipe not in recipes:
+    now, why = _within(CPU_RECIPES, hours), FOR_CPU
+    is_decided = recipe == _within(CPU_RECIPES, before)
+    if recipe in [name for _, name in GPU_RECIPES]:
+        found, machine = look(), Machine(train.get("processes", 1))
+        is_decided = recipe == _recipe_for(found, machine, before)[0]
+        now, why, _ = _recipe_for(found, machine, hours)
+    if not is_decided:
         return sections | {"train": {"run.max_hours": Setting(hours)}}
 
     absent = Setting(None)
-    old, new = _of_hours(recipe, before), _of_hours(recipes[recipe], hours)
+    old, new = _of_hours(recipe, before, why), _of_hours(now, hours, why)
     values = {key: (train.get(key), old.get(key, absent).value, new.get(key, absent)) for key in old | new}
-    followed = {key: now for key, (planned, decided, now) in values.items() if planned == decided != now.value}
+    followed = {key: value for key, (planned, decided, value) in values.items() if planned == decided != value.value}
     return sections | {"train": followed}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from clozeline.start import DEFAULT_HOURS, plan_file
 from clozeline.start.closing import closing_lines
-from clozeline.start.decide import Machine, Sections, changes, check_hours, decide, expected, warnings
+from clozeline.start.decide import Machine, Sections, changes, check_hours, decide, expected, few_hours, warnings
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import changed_lines, check_steps, is_trained, pairs_warning, run_steps
@@ -119,14 +119,17 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
             "and [shard], start where the plan was made if it is the same folder, or give another --output for another "
             "model."
         )
-    changed = changes(plan, options.hours, options.language)
+    changed = changes(plan, options.hours, options.language, lambda: look_at(options.input))
     hours = plan["train"].get("run.max_hours")
     if changed.get("train"):
         print(
             f"--hours {options.hours:g} replaces run.max_hours = {hours:g} of {one_line(path)}. Leave the flag out to "
             "keep what is there."
         )
-    _print_wrapped(_setting_lines(changed))
+    lines = list(_setting_lines(changed))
+    if "config" in changed.get("train", {}):
+        lines += few_hours(changed["train"]["config"].value, options.hours)
+    _print_wrapped(lines)
     return plan_file.with_settings(text, changed, path)
 
 

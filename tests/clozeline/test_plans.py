@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clozeline.start.decide import Machine, decide
+from clozeline.start.decide import Machine, changes, decide
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 
@@ -55,3 +55,19 @@ def test_a_gpu_takes_smaller_steps_for_text_that_would_fill_only_a_few(
 ) -> None:
     config = decide("corpus", look_at(megabytes), Machine(1), hours, None)["train"]["config"]
     assert config.value == recipe and "so little text" in config.why
+
+
+@pytest.mark.parametrize("megabytes", [2, 50])
+@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize(("before", "after"), [(0.17, 24.0), (24.0, 0.17), (2.0, 2.5)])
+def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
+    megabytes: float, gpus: int, before: float, after: float
+) -> None:
+    look = look_at(megabytes)
+    first, at_once = (decide("corpus", look, Machine(gpus), hours, None)["train"] for hours in (before, after))
+    plan = {"shard": {}, "train": {key: setting.value for key, setting in first.items()}}
+    changed = changes(plan, after, None, lambda: look)["train"]
+    found = plan["train"] | {key: setting.value for key, setting in changed.items()}
+    assert {key: value for key, value in found.items() if value is not None} == {
+        key: setting.value for key, setting in at_once.items()
+    }

@@ -160,12 +160,15 @@ def entries_of(content: SuiteFile, path: Path) -> dict[str, TaskEntry]:
     """Return what the suite needs to know of each task. Raises UsageError for a task that starts from a later one."""
     entries: dict[str, TaskEntry] = {}
     known = [*TaskEntry.model_fields, *Task.model_fields]
-    for name, table in content.tasks.items():
-        for key in table:
-            if key not in known:
-                hint = nearest_name(key, known) or f" A task of a suite has {', '.join(known)}."
-                raise UsageError(f"{path}: tasks.{name}: unknown key {key}.{hint}")
+    places = {"defaults": content.defaults} | {f"tasks.{name}": table for name, table in content.tasks.items()}
+    for place, key in ((place, key) for place, table in places.items() for key in table):
+        if key not in known:
+            hint = nearest_name(key, known) or f" A task of a suite has {', '.join(known)}."
+            raise UsageError(f"{path}: {place}: unknown key {key}.{hint}")
+    if "starts_from" in content.defaults:
+        raise UsageError(f"{path}: defaults: starts_from is for single tasks. The first one has none to start from.")
 
+    for name, table in content.tasks.items():
         keys = {key: value for key, value in (content.defaults | table).items() if key in TaskEntry.model_fields}
         entry = parse_section(TaskEntry, keys, Origin(f"{path}: tasks.{name}"))
         if entry.starts_from is not None and entry.starts_from not in entries:

@@ -94,6 +94,8 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
             {"defaults": {"training": {"lr": "high"}}},
             r"small\.toml: tasks\.verbs: training\.lr: expected a number, found 'high'",
         ),
+        ({"defaults": {"metirc": "accuracy"}}, r"small\.toml: defaults: unknown key metirc\. Did you mean metric\?"),
+        ({"defaults": {"starts_from": "verbs"}}, r"small\.toml: defaults: starts_from is for single tasks"),
         (
             {"tasks": {"a": {"file": "tags.toml", "training": {"lr": "high"}}}},
             r"small\.toml: tasks\.a with .*tags\.toml: training\.lr: expected a number, found 'high'",
