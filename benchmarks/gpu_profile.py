@@ -31,7 +31,7 @@ RULES = (
     ("embedding", r"embedding|index_put|indexing_backward|radix"),
     ("norms, dropout and residuals", r"layer_?norm|rms_?norm|GammaBeta|rsqrt|dropout"),
     ("norms, dropout and residuals", r"triton_poi_fused_(_to_copy_)?add_(add_|view_|_to_copy_)*\d+$"),
-    ("activations", r"gelu|silu|swiglu|geglu|relu|sigmoid|tanh|_erf|erf_"),
+    ("activations", r"gelu|silu|swiglu|geglu|relu|sigmoid|tanh|_erf|erf_|_exp2_"),
     ("bias gradients and other sums", r"triton_\w*sum|reduce_kernel|sum_functor"),
     ("rotations of queries and keys", r"cat_mul_(neg_)?slice"),
     (

@@ -1,8 +1,5 @@
 """Chooses the kernel of attention with dropout on GPUs: the Triton kernel, or FlashAttention-2.
 
-The Triton kernel is tried only if the environment variable CLOZELINE_TRITON_ATTENTION is 1: it has run in Triton's
-interpreter and was compiled for GPUs, but has not been measured on one.
-
 The Triton kernel (models/attention_triton.py) is for short rows: BERT's, RoBERTa's, ALBERT's or ELECTRA's. Each rank
 compares it with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it
 right and rank 0 also finds it at least MIN_SPEEDUP times as fast as FlashAttention-2.
@@ -15,7 +12,6 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import random
 from typing import NamedTuple
 
@@ -35,8 +31,6 @@ from trainer.models.pretraining import PretrainingModel
 FLASH = "FlashAttention-2"
 TRITON = "Triton"
 """What a checkpoint records."""
-
-SWITCH = "CLOZELINE_TRITON_ATTENTION"
 
 MAX_LENGTH = 512
 """Tokens of the longest row. With longer ones, FlashAttention-2 was not compared."""
@@ -67,12 +61,12 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
 
     recorded: what the checkpoint that the run resumes from was trained with, which is used again; None for a choice.
     """
-    rules = rules_of(model) if os.environ.get(SWITCH) == "1" else {}
+    rules = rules_of(model)
     longest = max(folder.max_length for folder in folders)
     is_offered = bool(rules) and longest <= MAX_LENGTH and recipe.engine.precision != "fp32"
     if not is_offered or recipe.objective.kind == "clm":
         if recorded == TRITON:
-            logger.warning(OTHER_WEIGHTS, f"the recipe or {SWITCH} has changed since")
+            logger.warning(OTHER_WEIGHTS, "the recipe has changed since")
         return
     if recorded == FLASH:
         logger.info("Attention with dropout: %s, as in the steps before.", FLASH)

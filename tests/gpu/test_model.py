@@ -19,6 +19,7 @@ from trainer.micro_batches import fits, trial_batch
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
+from trainer.models.fused import Dropout, gelu
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
 from trainer.models.starting_weights import initialize
@@ -124,6 +125,33 @@ def test_recomputed_layers_drop_the_same(device) -> None:
         torch.manual_seed(1)
         found.append(loss_and_gradient(model, batch))
     check_close(found[0], found[1], 2e-2)
+
+
+def test_dropout_and_gelu_of_fused_layers(device) -> None:
+    """The mask of the backward pass is that of the forward pass; GELU is within one unit in the last place."""
+    if device.type != "cuda":
+        pytest.skip("needs a card")
+    x = torch.randn(4096, 1024, device=device, dtype=torch.bfloat16).requires_grad_()
+    ones = torch.ones_like(x)
+
+    dropped = torch.compile(Dropout(0.1), dynamic=False)
+    torch.manual_seed(0)
+    first = dropped(x)
+    (gradient,) = torch.autograd.grad(first, x, ones)
+    assert float((first == 0).float().mean()) == pytest.approx(0.1, abs=1e-3)
+    torch.testing.assert_close(first, x * gradient)
+    assert not torch.equal(dropped(x), first)
+    torch.manual_seed(0)
+    assert torch.equal(dropped(x), first)
+
+    activated = torch.compile(gelu, dynamic=False)(x)
+    exact = x.detach().double().requires_grad_()
+    expected = torch.nn.functional.gelu(exact)
+    torch.testing.assert_close(activated, expected.bfloat16(), rtol=2**-7, atol=1e-6)
+    (slope,) = torch.autograd.grad(activated, x, ones)
+    torch.testing.assert_close(
+        slope, torch.autograd.grad(expected, exact, ones.double())[0].bfloat16(), rtol=2**-7, atol=1e-5
+    )
 
 
 MOST_BYTES_LEFT = 8e6

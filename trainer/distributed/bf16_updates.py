@@ -39,6 +39,7 @@ from trainer.distributed.deepspeed_internals import (
     set_gradient_norm,
 )
 from trainer.distributed.torch_internals import copy_all, multiply_all, norms_of
+from trainer.models.encoder import parameters_used_once
 
 BUCKET_ELEMENTS = 16 * 2**20
 """64 MB of gradients: large enough for a network's full speed, and small enough that little is left after the last."""
@@ -126,8 +127,10 @@ class OverlappedGradients:
             self._sums |= dict(zip(group.parameters, places_in(group), strict=True))
             if engine.world_size > 1:
                 self._cut_into_buckets(group, bucket_elements)
+        used_once = parameters_used_once(engine.module)  # type: ignore[arg-type]
         for parameter in self._sums:
-            parameter.grad_dtype = torch.float32
+            if parameter not in used_once:
+                parameter.grad_dtype = torch.float32  # autograd adds up all uses
             parameter.register_post_accumulate_grad_hook(self._add)
 
     @torch.no_grad()

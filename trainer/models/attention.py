@@ -25,7 +25,7 @@ block sees. S1 means S + 1.
 from __future__ import annotations
 
 import importlib.util
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -97,14 +97,35 @@ class AttentionRule(NamedTuple):
     causal: bool = False
     triton: bool = False
 
+    @property
+    def uses_triton(self) -> bool:
+        return self.triton and self.dropout > 0
 
-def attend(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
-    """Return the heads' outputs side by side, (T, D), given the heads of queries, keys and values, (T, N, d)."""
+
+class SequenceEnds(Protocol):
+    """Where packed sequences end: what flash attention needs of `SequenceOffsets`."""
+
+    @property
+    def ends_S1(self) -> Tensor: ...
+
+    @property
+    def longest(self) -> int: ...
+
+
+def attend(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule, rotation: Rotation | None = None) -> Tensor:
+    """Return the heads' outputs side by side, (T, D), given the heads of queries, keys and values, (T, N, d).
+
+    rotation: by which queries and keys are rotated before, or None.
+    """
     device = qkv_TNd.device
     kernel = kernel_for(device.type, qkv_TNd.dtype, qkv_TNd.shape[-1], capability_of(device))
 
+    if kernel == "packed" and not rule.uses_triton:
+        return attend_flash(qkv_TNd, offsets, rule, rotation)
+    if rotation is not None:
+        qkv_TNd = rotate_projections(qkv_TNd, rule.heads, rotation)
     if kernel == "packed":
-        return attend_packed(qkv_TNd, offsets, rule)
+        return attend_short(qkv_TNd, offsets, rule)
     if rule.window is not None and rule.window + 1 < offsets.longest:
         return attend_in_windows(qkv_TNd, offsets.sequence_T, rule)
     if kernel == "padded":
@@ -157,32 +178,35 @@ def choose_flash(dropout: float) -> str:
     return "FlashAttention-3"
 
 
-def attend_packed(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
-    """Compute (T, N, d) -> (T, D) with torch's flash attention, or with the Triton kernel if the rule asks for it.
+def attend_short(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+    """Compute (T, N, d) -> (T, D) with the Triton kernel.
 
-    The dropout mask of both comes from the device's generator, so recomputed layers draw the same one again.
+    Its dropout mask comes from the device's generator, as flash attention's does, so recomputed layers draw the same
+    one again.
     """
-    if rule.triton and rule.dropout > 0:
-        seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
-        y_THd, _ = torch.ops.clozeline.attend_short(qkv_TNd, offsets.ends_S1, offsets.longest, rule.dropout, seed)
-        return y_THd.flatten(1)
-    return attend_flash(qkv_TNd, offsets.ends_S1, offsets.longest, rule)
+    seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
+    y_THd, _ = torch.ops.clozeline.attend_short(qkv_TNd, offsets.ends_S1, offsets.longest, rule.dropout, seed)
+    return y_THd.flatten(1)
 
 
-def attend_flash(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, rule: AttentionRule) -> Tensor:
+def attend_flash(
+    qkv_TNd: Tensor, offsets: SequenceEnds, rule: AttentionRule, rotation: Rotation | None = None
+) -> Tensor:
     """Compute (T, N, d) -> (T, D) with torch's flash attention.
 
     This calls the ATen operator because torch.nn.attention.varlen.varlen_attn has no dropout.
     """
     q_THd, k_THd, v_THd = split_projections(qkv_TNd, rule.heads)
+    if rotation is not None:
+        q_THd, k_THd = rotate(q_THd, rotation), rotate(k_THd, rotation)
     y_THd, *_ = torch.ops.aten._flash_attention_forward(
         q_THd,
         k_THd,
         v_THd,
-        ends_S1,  # of the queries
-        ends_S1,  # of the keys
-        longest,
-        longest,
+        offsets.ends_S1,  # of the queries
+        offsets.ends_S1,  # of the keys
+        offsets.longest,
+        offsets.longest,
         rule.dropout,
         rule.causal,
         False,  # no debug mask
@@ -333,16 +357,20 @@ def rotation_of(positions_T: Tensor, base: float, head_size: int) -> Rotation:
     return Rotation(angles_Th.cos()[:, None], angles_Th.sin()[:, None])
 
 
-def rotate(qkv_TNd: Tensor, rotated: int, rotation: Rotation) -> Tensor:
-    """Return (T, N, d) with the first `rotated` heads, those of queries and keys, rotated.
+def rotate_projections(qkv_TNd: Tensor, heads: int, rotation: Rotation) -> Tensor:
+    """Return (T, N, d) with the heads of queries and keys rotated."""
+    rotated = (qkv_TNd.shape[1] + heads) // 2
+    return torch.cat([rotate(qkv_TNd[:, :rotated], rotation), qkv_TNd[:, rotated:]], dim=1)
+
+
+def rotate(x_TNd: Tensor, rotation: Rotation) -> Tensor:
+    """Return rotated heads, (T, N, d).
 
     Computed in float32 whatever the dtype of the input, as in ModernBERT and ESM-2. The result has the input's dtype.
     """
-    values_TNd = qkv_TNd[:, rotated:]
-    first_TNh, second_TNh = qkv_TNd[:, :rotated].float().chunk(2, dim=-1)
-
+    first_TNh, second_TNh = x_TNd.float().chunk(2, dim=-1)
     cos_T1h, sin_T1h = rotation
     turned_TNd = torch.cat(
         [first_TNh * cos_T1h - second_TNh * sin_T1h, second_TNh * cos_T1h + first_TNh * sin_T1h], dim=-1
     )
-    return torch.cat([turned_TNd.to(qkv_TNd.dtype), values_TNd], dim=1)
+    return turned_TNd.to(x_TNd.dtype)

@@ -167,7 +167,7 @@ def time_kernels(rows: Rows, rule: AttentionRule) -> Milliseconds:
     seed = torch.randint(SEED_RANGE, (2,), device=rows.qkv_TNd.device)
     kernels: list[Callable[[Tensor], Tensor]] = [
         lambda qkv: attend_triton(qkv, rows, rule, seed),
-        lambda qkv: attend_flash(qkv, rows.ends_S1, rows.longest, rule).view_as(rows.dout_THd),
+        lambda qkv: attend_flash(qkv, rows, rule).view_as(rows.dout_THd),
     ]
     events: list[list[tuple[torch.cuda.Event, torch.cuda.Event]]] = [[], []]
     for _ in range(WARM_UP + ROUNDS):

@@ -9,6 +9,7 @@ I feed-forward size, N heads of queries, keys and values together, d head size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from trainer.models.attention import AttentionRule, Rotation, attend, rotate, rotation_of
+from trainer.models.attention import AttentionRule, Rotation, attend, rotation_of
 from trainer.models.batch import PackedBatch, SequenceOffsets
+from trainer.models.fused import Dropout, gelu
 from trainer.models.shape import Activation, EncoderShape
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
+    "gelu": gelu,
     "gelu_tanh": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
@@ -80,7 +82,7 @@ class Embeddings(nn.Module):
         self.position = Embedding(shape.positions, width) if shape.rope_base is None else None
         self.segment = Embedding(shape.type_vocab_size, width) if shape.type_vocab_size else None
         self.norm = build_norm(width, shape) if shape.embedding_norm else nn.Identity()
-        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
         self.shape = shape
 
     def forward(self, ids_T: Tensor, segments_T: Tensor, positions_T: Tensor, offsets: SequenceOffsets) -> Tensor:
@@ -134,10 +136,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Compute (T, D) -> (R, D)."""
         qkv_TNd = self.qkv(x_TD).view(len(x_TD), self.shape.projected_heads, self.shape.head_size)
-        if rotation is not None:
-            rotated = self.shape.num_attention_heads + self.shape.num_key_value_heads
-            qkv_TNd = rotate(qkv_TNd, rotated, rotation)
-        y_TD = attend(qkv_TNd, offsets, self.rule(offsets.causal))
+        y_TD = attend(qkv_TNd, offsets, self.rule(offsets.causal), rotation)
         return self.out(select_rows(y_TD, rows_R))
 
 
@@ -155,7 +154,7 @@ class Layer(nn.Module):
         self.up = nn.Linear(hidden_size, inner, bias=shape.up_bias)
         self.down = nn.Linear(shape.intermediate_size, hidden_size, bias=shape.down_bias)
         self.norm = build_norm(hidden_size, shape)
-        self.dropout = nn.Dropout(shape.hidden_dropout_prob)
+        self.dropout = Dropout(shape.hidden_dropout_prob)
         self.activation = ACTIVATIONS[shape.activation]
         self.gated = shape.gated
         self.pre_norm = shape.pre_norm
@@ -269,3 +268,15 @@ class Encoder(nn.Module):
 def select_rows(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
     """Return (R, D): these rows, or all of them if `rows_R` is None."""
     return x_TD if rows_R is None else x_TD.index_select(0, rows_R)
+
+
+def parameters_used_once(model: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters of layers that are not shared: each has one use in a forward pass, and so one gradient."""
+    uses = Counter(
+        parameter
+        for encoder in model.modules()
+        if isinstance(encoder, Encoder) and len(encoder.layers) == encoder.shape.num_hidden_layers
+        for layer in encoder.layers
+        for parameter in layer.parameters()
+    )
+    return {parameter for parameter, count in uses.items() if count == 1}

@@ -14,12 +14,13 @@ from tests.trainer.models.flash_stand_ins import torch_flash
 from trainer.models import attention
 from trainer.models.attention import (
     AttentionRule,
+    attend_flash,
     attend_in_windows,
     attend_one_by_one,
-    attend_packed,
     attend_padded,
     choose_flash,
     kernel_for,
+    rotation_of,
     split_heads,
 )
 from trainer.models.batch import PackedBatch, SequenceOffsets
@@ -94,7 +95,7 @@ RULES = {
     "window": AttentionRule(heads=2, window=2),
     "causal window": AttentionRule(heads=2, window=3, causal=True),
 }
-WHOLE_SEQUENCES = [attend_packed, attend_padded, attend_one_by_one]
+WHOLE_SEQUENCES = [attend_flash, attend_padded, attend_one_by_one]
 
 
 def results(kernel, rule: AttentionRule = PLAIN, key_heads: int = 2, empty: int = 0) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,7 @@ def results(kernel, rule: AttentionRule = PLAIN, key_heads: int = 2, empty: int 
 
 CASES = [
     *[(kernel, rule) for kernel in WHOLE_SEQUENCES for rule in ("plain", "causal")],
-    *[(kernel, rule) for kernel in (attend_packed, attend_in_blocks) for rule in ("window", "causal window")],
+    *[(kernel, rule) for kernel in (attend_flash, attend_in_blocks) for rule in ("window", "causal window")],
 ]
 
 
@@ -121,6 +122,20 @@ def test_every_kernel_computes_what_attention_is(flash, kernel, rule: str, key_h
     found = results(kernel, RULES[rule], key_heads, empty)
     expected = results(attend_plainly, RULES[rule], key_heads)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("key_heads", [2, 1])
+def test_flash_attention_rotates_queries_and_keys(flash, monkeypatch, key_heads: int) -> None:
+    """Apart from each other and without a copy of the values; other kernels take rotated projections."""
+    rotation = rotation_of(batch_of(LENGTHS).positions_T, 100.0, 8)
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
+    found = results(lambda qkv, offsets, rule: attention.attend(qkv, offsets, rule, rotation), key_heads=key_heads)
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "one by one")
+    expected = results(lambda qkv, offsets, rule: attention.attend(qkv, offsets, rule, rotation), key_heads=key_heads)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+    plain = results(attend_plainly, key_heads=key_heads)
+    assert not torch.allclose(found[0], plain[0], atol=1e-2)
 
 
 @given(

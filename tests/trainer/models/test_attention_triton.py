@@ -190,7 +190,7 @@ found = {}
 for longest, head_size in json.loads(sys.argv[1]):
     constants = kernels.constants_of(16, head_size, 0.1) | {"WITH_DQ": longest <= kernels.ONE_BLOCK}
     sizes = {
-        "_short_attention_forward": kernels.forward_blocks(longest),
+        "_short_attention_forward": kernels.forward_blocks(head_size),
         "_short_attention_backward_q": kernels.query_blocks(head_size),
         "_short_attention_backward_kv": kernels.key_blocks(longest, head_size),
     }
