@@ -207,6 +207,19 @@ def few_hours(recipe: str, hours: float) -> Iterator[str]:
         )
 
 
+def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
+    """Yield a warning if a plan's [train] is for more GPUs than this machine has."""
+    recipe, processes = train["config"], train.get("processes", 1)
+    if recipe not in [name for _, name in GPU_RECIPES] or processes <= machine.gpus:
+        return
+    if machine.gpus:
+        advice = f"Set processes = {machine.gpus}."
+    else:
+        advice = "A CPU takes hundreds of times as long. Give another --output for a plan that fits this machine."
+    has = counted(machine.gpus, "GPU") if machine.gpus else "no GPU"
+    yield f"Warning: the plan's [train] is for {counted(processes, 'GPU')}, and this machine has {has}. {advice}"
+
+
 def expected(look: Look, sections: Sections) -> list[str]:
     """Return what the recipe's header says of its results, if that is of such text and of no longer a training."""
     train, language = sections["train"], sections["shard"]["language"].value

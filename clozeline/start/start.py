@@ -15,7 +15,17 @@ from pathlib import Path
 
 from clozeline.start import DEFAULT_HOURS, plan_file
 from clozeline.start.closing import closing_lines
-from clozeline.start.decide import Machine, Sections, changes, check_hours, decide, expected, few_hours, warnings
+from clozeline.start.decide import (
+    Machine,
+    Sections,
+    changes,
+    check_hours,
+    decide,
+    expected,
+    few_hours,
+    too_few_gpus,
+    warnings,
+)
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
 from clozeline.start.steps import changed_lines, check_steps, is_trained, pairs_warning, run_steps
@@ -51,6 +61,8 @@ def start(options: argparse.Namespace, prog: str) -> int:
     changed = list(changed_lines(steps, plan, output))
     print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
     _print_wrapped([*changed, *pairs_warning(steps, plan)])
+    if not is_trained(plan, output):
+        _print_wrapped(too_few_gpus(plan["train"], Machine.here()))
     is_asked = text != before or changed or not os.path.exists(os.path.join(output, STEPS_NAME))
     if is_asked and not (options.yes or options.plan_only or _is_agreed()):
         print("Nothing was done. To change the plan first, repeat the command with --plan_only.")

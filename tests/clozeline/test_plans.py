@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clozeline.start.decide import Machine, changes, decide
+from clozeline.start.decide import Machine, changes, decide, too_few_gpus
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 
@@ -71,3 +71,18 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
     assert {key: value for key, value in found.items() if value is not None} == {
         key: setting.value for key, setting in at_once.items()
     }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "planned", "found", "said"),
+    [
+        ("gpu_day", 8, 0, "is for 8 GPUs, and this machine has no GPU. A CPU takes"),
+        ("gpu_minutes", 1, 0, "is for 1 GPU, and this machine has no GPU. A CPU takes"),
+        ("gpu_day", 8, 2, "is for 8 GPUs, and this machine has 2 GPUs. Set processes = 2."),
+        ("gpu_day", 8, 8, ""),
+        ("cpu_hour", 2, 0, ""),
+    ],
+)
+def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int, said: str) -> None:
+    warnings = list(too_few_gpus({"config": recipe, "processes": planned}, Machine(found)))
+    assert [said in line for line in warnings] == [True] * bool(said)
