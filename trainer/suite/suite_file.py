@@ -229,6 +229,8 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     unknown = [reported for reported in entry.sets if reported not in scored]
     if unknown:
         raise UsageError(f"{path}: {name} reports the set {unknown[0]}, but it has only {', '.join(scored)}.")
+    if len(set(entry.sets)) < len(entry.sets):
+        raise UsageError(f"{path}: {name} reports the sets {', '.join(entry.sets)}. Name each once.")
     return SuiteTask(entry, task, str(folder))
 
 

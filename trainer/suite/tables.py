@@ -130,11 +130,16 @@ def score_table(content: dict[str, Any]) -> Table:
         cells = [content["scores"][label][row["name"]] for label in labels]
         rows.append(score_row([row["name"], row["metric"]], cells))
 
-    counted = [row for row in content["rows"] if row["in_average"]]
-    if len(counted) > 1:
+    if counted := averaged(content):
         averages = [content["averages"][label] for label in labels]
-        rows.append(score_row([AVERAGE, f"of {len(counted)}"], averages))
+        rows.append(score_row([AVERAGE, f"of {counted}"], averages))
     return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content)], below=note_on_guessing(content))
+
+
+def averaged(content: dict[str, Any]) -> int:
+    """Return how many tasks the average is of; 0 for a single one, of which no table shows an average."""
+    counted = sum(row["in_average"] for row in content["rows"])
+    return counted if counted > 1 else 0
 
 
 def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
@@ -235,7 +240,7 @@ def difference_table(content: dict[str, Any]) -> Table:
             cells = {label: content["scores"][label][row["name"]] for label in (first, *others)}
             rows.append(Row([row["name"], *(difference(cells[label], cells[first]) for label in others)]))
     averages = content["averages"]
-    if sum(row["in_average"] for row in content["rows"]) > 1:
+    if averaged(content):
         rows.append(Row([AVERAGE, *(difference(averages[label], averages[first]) for label in others)]))
 
     explained = (
@@ -263,8 +268,9 @@ def detail_table(content: dict[str, Any]) -> Table:
     """Return the table of all statistics: median, quartiles, mean, interval and time of each task and encoder."""
     labels = labels_of(content)
     cells = [(row["name"], label, content["scores"][label][row["name"]]) for row in content["rows"] for label in labels]
-    averages = [(AVERAGE, label, content["averages"][label]) for label in labels]
-    cells += [(name, label, cell) for name, label, cell in averages if cell is not None]
+    if averaged(content):
+        averages = [(AVERAGE, label, content["averages"][label]) for label in labels]
+        cells += [(name, label, cell) for name, label, cell in averages if cell is not None]
 
     rows = []
     for name, label, cell in cells:
