@@ -29,11 +29,11 @@ RULES = (
     ("optimizer", r"multi_tensor|adam|\blamb_|lpnorm|vector_norm|_foreach|NormOps|NormTwoOps"),
     ("loss over the vocabulary", r"softmax|cross_entropy|nll_loss|logsumexp|argmax"),
     ("embedding", r"embedding|index_put|indexing_backward|radix"),
-    ("norms, dropout and residuals", r"layer_?norm|rms_?norm|GammaBeta|rsqrt|dropout"),
+    ("norms, dropout and residuals", r"layer_?norm|rms_?norm|GammaBeta|rsqrt|dropout|bitwise_xor"),
     ("norms, dropout and residuals", r"triton_poi_fused_(_to_copy_)?add_(add_|view_|_to_copy_)*\d+$"),
     ("activations", r"gelu|silu|swiglu|geglu|relu|sigmoid|tanh|_erf|erf_|_exp2_"),
     ("bias gradients and other sums", r"triton_\w*sum|reduce_kernel|sum_functor"),
-    ("rotations of queries and keys", r"cat_mul_(neg_)?slice"),
+    ("rotations of queries and keys", r"(cat_)?mul_(neg_slice|slice|split_split_with_sizes|split_sub|sub_view)"),
     (
         "joining and copying",
         r"cat|copy|memcpy|memset|clone|fill|_pad_|transpose|zero|index_?select|index_add|indexFunc",

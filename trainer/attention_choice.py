@@ -2,7 +2,8 @@
 
 The Triton kernel (models/attention_triton.py) is for short rows: BERT's, RoBERTa's, ALBERT's or ELECTRA's. Each rank
 compares it with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it
-right and rank 0 also finds it at least MIN_SPEEDUP times as fast as FlashAttention-2.
+right and rank 0 also finds it at least MIN_SPEEDUP times as fast as FlashAttention-2. With engine.deterministic no
+clock decides, so it is used if it is right. The environment variable CLOZELINE_TRITON_ATTENTION=0 turns it off.
 
 The two drop other weights. So checkpoints record the kernel, a resume uses the recorded one, and the next choice is
 made where the next phase begins. A run that starts again without a checkpoint chooses again.
@@ -12,18 +13,20 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import random
 from typing import NamedTuple
 
 import torch
 
+from schemas.errors import UsageError
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine import DTYPES
 from trainer.logs import logger
-from trainer.models.attention import AMPERE, AttentionRule
+from trainer.models.attention import AttentionRule, kernel_for
 from trainer.models.attention_trial import compare
 from trainer.models.encoder import Attention, Encoder
 from trainer.models.pretraining import PretrainingModel
@@ -31,6 +34,8 @@ from trainer.models.pretraining import PretrainingModel
 FLASH = "FlashAttention-2"
 TRITON = "Triton"
 """What a checkpoint records."""
+
+SWITCH = "CLOZELINE_TRITON_ATTENTION"
 
 MAX_LENGTH = 512
 """Tokens of the longest row. With longer ones, FlashAttention-2 was not compared."""
@@ -49,6 +54,9 @@ OTHER_WEIGHTS = (
 )
 
 
+NO_FLASH = "flash attention does not work here"
+
+
 class Trial(NamedTuple):
     """What a rank found. fault: why the Triton kernel cannot be used here, None if it can. speedup: over flash."""
 
@@ -63,20 +71,25 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     """
     rules = rules_of(model)
     longest = max(folder.max_length for folder in folders)
-    is_offered = bool(rules) and longest <= MAX_LENGTH and recipe.engine.precision != "fp32"
+    is_off = os.environ.get(SWITCH) == "0"
+    is_offered = bool(rules) and longest <= MAX_LENGTH and recipe.engine.precision != "fp32" and not is_off
     if not is_offered or recipe.objective.kind == "clm":
         if recorded == TRITON:
-            logger.warning(OTHER_WEIGHTS, "the recipe has changed since")
+            logger.warning(OTHER_WEIGHTS, f"the recipe or {SWITCH} has changed since")
         return
+
+    dtype = DTYPES[recipe.engine.precision]
     if recorded == FLASH:
-        logger.info("Attention with dropout: %s, as in the steps before.", FLASH)
+        if has_flash(rules, dtype):
+            logger.info("Attention with dropout: %s, as in the steps before.", FLASH)
         return
 
     lengths = row_lengths(folders, TRIAL_TOKENS)
-    dtype = DTYPES[recipe.engine.precision]
-    fault, speedup = outcome_of(run_on_all_ranks(lambda: try_kernel(rules, lengths, longest, dtype)), recorded)
+    trials = run_on_all_ranks(lambda: try_kernel(rules, lengths, longest, dtype))
+    fault, speedup = outcome_of(trials, any_speed=recorded == TRITON or recipe.engine.deterministic)
     if fault is not None:
-        logger.info("Attention with dropout: %s; not the Triton kernel: %s.", FLASH, fault)
+        if fault != NO_FLASH:
+            logger.info("Attention with dropout: %s; not the Triton kernel: %s.", FLASH, fault)
         if recorded == TRITON:
             logger.warning(OTHER_WEIGHTS, "it cannot be used here")
         return
@@ -86,13 +99,22 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     logger.info("Attention with dropout: a Triton kernel for short rows, %s.", reason)
 
 
-def outcome_of(trials: list[Trial], recorded: str | None) -> Trial:
-    """Return what all ranks act on, from what each of them found: the first fault, and the speed on rank 0."""
+def outcome_of(trials: list[Trial], any_speed: bool) -> Trial:
+    """Return what all ranks act on, from what each of them found: the first fault, and the speed on rank 0.
+
+    any_speed: whether the kernel is used however slow it is.
+    """
     fault = next((trial.fault for trial in trials if trial.fault is not None), None)
     speedup = trials[0].speedup
-    if fault is None and recorded is None and speedup < MIN_SPEEDUP:
+    if fault is None and speedup < MIN_SPEEDUP and not any_speed:
         fault = f"it is {speedup:.2f} times as fast here"
     return Trial(fault, speedup)
+
+
+def has_flash(rules: dict[AttentionRule, int], dtype: torch.dtype) -> bool:
+    """Return whether this rank's GPU has flash attention for the heads of these rules."""
+    capability = torch.cuda.get_device_capability(device_of_rank())
+    return all(kernel_for("cuda", dtype, head_size, capability) == "packed" for head_size in rules.values())
 
 
 def attention_of(model: torch.nn.Module) -> str:
@@ -155,20 +177,28 @@ def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
 def try_kernel(rules: dict[AttentionRule, int], lengths: list[int], longest: int, dtype: torch.dtype) -> Trial:
     """Compare the Triton kernel with plain attention and FlashAttention-2 on this rank's GPU. Leaves no trace.
 
-    Any exception is a fault, since compilers and drivers raise many kinds.
+    Any exception is a fault, since compilers and drivers raise many kinds. Raises UsageError if the GPU is of no use
+    after it.
     """
     device = device_of_rank()
-    capability = torch.cuda.get_device_capability(device)
-    if capability < AMPERE:
-        return Trial("it needs a GPU of compute capability 8.0 or higher")
+    if not has_flash(rules, dtype):
+        return Trial(NO_FLASH)
     try:
         importlib.import_module("trainer.models.attention_triton")
         with torch.random.fork_rng([device]):
-            return Trial(*compare(rules, lengths, longest, torch.empty(0, dtype=dtype, device=device)))
+            trial = Trial(*compare(rules, lengths, longest, torch.empty(0, dtype=dtype, device=device)))
     except ModuleNotFoundError as error:
-        return Trial(f"the package {error.name} is not installed")
+        trial = Trial(f"the package {error.name} is not installed")
     except Exception as error:
-        return Trial(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
-    finally:
-        gc.collect()
+        trial = Trial(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+
+    gc.collect()
+    try:
         torch.cuda.empty_cache()
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        raise UsageError(
+            f"The trial of the Triton attention kernel broke the GPU's context ({trial.fault}). Start again with the "
+            f"environment variable {SWITCH}=0."
+        ) from None
+    return trial

@@ -331,10 +331,11 @@ def activation_bytes(shape: EncoderShape, recipe: Recipe) -> float:
     """Return the bytes that one token's activations keep for the backward pass.
 
     A layer keeps VECTORS_PER_LAYER vectors of the hidden size, keys and values, and the inner vectors of the
-    feed-forward network; with dropout also one byte for each element of two vectors. With engine.recompute each layer
-    keeps only its input, and one layer at a time keeps the rest. The masked-LM head keeps LOGIT_BYTES per vocabulary
-    entry at masked tokens, counted at the step with the largest masked share. ELECTRA's generator keeps its activations
-    while the discriminator computes, whose head keeps two vectors and no logits.
+    feed-forward network; with dropout also one byte for each element of two vectors, if it is not compiled for a GPU.
+    With engine.recompute each layer keeps only its input, and one layer at a time keeps the rest. The masked-LM head
+    keeps LOGIT_BYTES per vocabulary entry at masked tokens, counted at the step with the largest masked share.
+    ELECTRA's generator keeps its activations while the discriminator computes, whose head keeps two vectors and no
+    logits.
     """
     if shape.generator is not None:
         discriminator = replace(shape, generator=None, vocab_size=0)

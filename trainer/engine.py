@@ -17,10 +17,10 @@ sum stops growing once an addend is below 1/256 of it, so after 512 micro-batche
     stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
 
 In all stages, communication_data_type is the dtype of the reduction over ranks. At stage 0, and at stage 1 in bf16,
-`grad_dtype` makes autograd add up in float32 what all uses of a parameter contribute in one backward pass; at stage 1
-only for parameters with several uses, which saves the others a copy. The sum over micro-batches is not the parameter's
-`.grad`, which is None while a forward pass runs: torch.compile cannot trace an operation on a parameter whose gradient
-has another dtype.
+`grad_dtype` makes autograd add up in float32 what all uses of a parameter contribute in one backward pass. Stage 1
+leaves out the parameters of layers that are not shared: they have one use, and need no copy in float32. The sum over
+micro-batches is not the parameter's `.grad`, which is None while a forward pass runs: torch.compile cannot trace an
+operation on a parameter whose gradient has another dtype.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,7 @@ from trainer.micro_batches import fits, trial_batch
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
-from trainer.models.fused import Dropout, gelu
+from trainer.models.fused import Dropout, FusedGelu, gelu, keyed_dropout
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
 from trainer.models.starting_weights import initialize
@@ -116,15 +117,24 @@ def test_a_gpu_computes_what_a_cpu_computes(device, reference, dtype: torch.dtyp
     check_close(loss_and_gradient(model, batch.to(device)), expected, TOLERANCES[dtype])
 
 
-def test_recomputed_layers_drop_the_same(device) -> None:
+@pytest.mark.parametrize("compiled", [False] if DRY else [False, True])
+def test_recomputed_layers_drop_the_same(device, compiled: bool) -> None:
+    torch._dynamo.reset()
     shape = replace(small_shape("bert_base"), hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     model = model_of(shape).to(device, torch.bfloat16)
     batch = batch_of(shape).to(device)
+    if compiled:
+        model.compile_parts()
     found = []
     for model.encoder.recompute in (False, True):
         torch.manual_seed(1)
         found.append(loss_and_gradient(model, batch))
     check_close(found[0], found[1], 2e-2)
+
+
+def seeded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return function(x)
 
 
 def test_dropout_and_gelu_of_fused_layers(device) -> None:
@@ -135,16 +145,16 @@ def test_dropout_and_gelu_of_fused_layers(device) -> None:
     ones = torch.ones_like(x)
 
     dropped = torch.compile(Dropout(0.1), dynamic=False)
-    torch.manual_seed(0)
-    first = dropped(x)
+    first, keyed = (seeded(function, x) for function in (dropped, torch.compile(lambda x: keyed_dropout(x, 0.1))))
+    assert torch.equal(first, keyed), "not torch's dropout"
     (gradient,) = torch.autograd.grad(first, x, ones)
     assert float((first == 0).float().mean()) == pytest.approx(0.1, abs=1e-3)
     torch.testing.assert_close(first, x * gradient)
     assert not torch.equal(dropped(x), first)
-    torch.manual_seed(0)
-    assert torch.equal(dropped(x), first)
+    assert torch.equal(seeded(dropped, x), first)
 
     activated = torch.compile(gelu, dynamic=False)(x)
+    assert torch.equal(activated, torch.compile(FusedGelu.apply)(x))
     exact = x.detach().double().requires_grad_()
     expected = torch.nn.functional.gelu(exact)
     torch.testing.assert_close(activated, expected.bfloat16(), rtol=2**-7, atol=1e-6)

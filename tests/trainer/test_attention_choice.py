@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from tests.small_models import SMALL_VOCABULARY, section
-from trainer.attention_choice import FLASH, TRITON, Trial, attention_of, outcome_of, row_lengths, rules_of, set_triton
+from trainer import attention_choice
+from trainer.attention_choice import (
+    FLASH,
+    NO_FLASH,
+    SWITCH,
+    TRITON,
+    Trial,
+    attention_of,
+    choose_attention,
+    has_flash,
+    outcome_of,
+    row_lengths,
+    rules_of,
+    set_triton,
+    try_kernel,
+)
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
@@ -31,15 +47,62 @@ def model_of(family: str, *changes: str) -> PretrainingModel:
 
 
 def test_all_ranks_must_find_the_kernel_right_and_the_first_one_fast() -> None:
-    assert outcome_of([FAST, FAST], None) == FAST
-    assert outcome_of([FAST, Trial("it is wrong")], None).fault == "it is wrong"
-    assert outcome_of([Trial(None, 1.04), FAST], None).fault == "it is 1.04 times as fast here"
+    assert outcome_of([FAST, FAST], any_speed=False) == FAST
+    assert outcome_of([FAST, Trial("it is wrong")], any_speed=False).fault == "it is wrong"
+    assert outcome_of([Trial(None, 1.04), FAST], any_speed=False).fault == "it is 1.04 times as fast here"
 
 
-def test_a_resume_asks_only_whether_the_kernel_is_right() -> None:
-    """A trial may find another speed than the first one did."""
-    assert outcome_of([Trial(None, 0.9)], TRITON).fault is None
-    assert outcome_of([FAST, Trial("the package triton is not installed")], TRITON).fault is not None
+def test_where_no_clock_may_decide_only_whether_the_kernel_is_right_counts() -> None:
+    """A resume's trial may find another speed than the first one did, and engine.deterministic asks for one choice."""
+    assert outcome_of([Trial(None, 0.9)], any_speed=True).fault is None
+    assert outcome_of([FAST, Trial("the package triton is not installed")], any_speed=True).fault is not None
+
+
+FOLDERS: list[Any] = [SimpleNamespace(max_length=128, manifest=SimpleNamespace(statistics={"lengths": [0, 0, 5]}))]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "trial", "changes", "said"),
+    [
+        (None, FAST, [], ["a Triton kernel for short rows, 1.30 times as fast"]),
+        (None, Trial(None, 0.9), [], ["FlashAttention-2; not the Triton kernel: it is 0.90 times"]),
+        (None, Trial(None, 0.9), ["engine.deterministic=true"], ["a Triton kernel for short rows, 0.90 times"]),
+        (TRITON, Trial(None, 0.9), [], ["a Triton kernel for short rows, as in the steps before"]),
+        (TRITON, Trial("it is wrong"), [], ["not the Triton kernel: it is wrong", "drops other weights"]),
+        (FLASH, FAST, [], ["FlashAttention-2, as in the steps before"]),
+        (None, Trial(NO_FLASH), [], []),
+        (TRITON, Trial(NO_FLASH), [], ["drops other weights"]),
+    ],
+)
+def test_what_a_run_uses_and_says(monkeypatch, caplog, recorded, trial: Trial, changes: list[str], said) -> None:
+    monkeypatch.setattr(attention_choice, "run_on_all_ranks", lambda _: [trial])
+    monkeypatch.setattr(attention_choice, "has_flash", lambda *_: True)
+    recipe = load_recipe("bert_base", ["data.pairs=pairs", "run.output=run", *changes])
+    model = model_of("bert")
+    with caplog.at_level("INFO"):
+        choose_attention(model, recipe, FOLDERS, recorded)
+    assert len(caplog.messages) == len(said)
+    assert all(words in message for words, message in zip(said, caplog.messages, strict=True))
+    assert attention_of(model) == (TRITON if any("a Triton kernel" in words for words in said) else FLASH)
+
+
+@pytest.mark.parametrize("recorded", [None, TRITON])
+def test_the_kernel_can_be_turned_off(monkeypatch, caplog, recorded: str | None) -> None:
+    monkeypatch.setenv(SWITCH, "0")
+    model = model_of("bert")
+    choose_attention(model, load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"]), FOLDERS, recorded)
+    assert attention_of(model) == FLASH
+    assert [SWITCH in message for message in caplog.messages] == [True] * (recorded == TRITON)
+
+
+def test_gpus_without_flash_attention_have_no_trial(monkeypatch) -> None:
+    monkeypatch.setattr(attention_choice, "device_of_rank", lambda: 0)
+    rules = rules_of(model_of("bert"))
+    for capability, expected in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, found=capability: found)
+        assert has_flash(rules, torch.float16) == expected
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert try_kernel(rules, [9], 9, torch.float16).fault == NO_FLASH
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "megatron-bert", "electra"])

@@ -39,7 +39,7 @@ from trainer.distributed.deepspeed_internals import (
     set_gradient_norm,
 )
 from trainer.distributed.torch_internals import copy_all, multiply_all, norms_of
-from trainer.models.encoder import parameters_used_once
+from trainer.models.encoder import parameters_of_unshared_layers
 
 BUCKET_ELEMENTS = 16 * 2**20
 """64 MB of gradients: large enough for a network's full speed, and small enough that little is left after the last."""
@@ -127,10 +127,10 @@ class OverlappedGradients:
             self._sums |= dict(zip(group.parameters, places_in(group), strict=True))
             if engine.world_size > 1:
                 self._cut_into_buckets(group, bucket_elements)
-        used_once = parameters_used_once(engine.module)  # type: ignore[arg-type]
+        used_once = parameters_of_unshared_layers(engine.module)  # type: ignore[arg-type]
         for parameter in self._sums:
             if parameter not in used_once:
-                parameter.grad_dtype = torch.float32  # autograd adds up all uses
+                parameter.grad_dtype = torch.float32  # in which autograd adds up what all uses contribute
             parameter.register_post_accumulate_grad_hook(self._add)
 
     @torch.no_grad()

@@ -198,7 +198,8 @@ def attend_flash(
     """
     q_THd, k_THd, v_THd = split_projections(qkv_TNd, rule.heads)
     if rotation is not None:
-        q_THd, k_THd = rotate(q_THd, rotation), rotate(k_THd, rotation)
+        # Values are copied, because a view of them would keep all projections until the backward pass.
+        q_THd, k_THd, v_THd = rotate(q_THd, rotation), rotate(k_THd, rotation), v_THd.contiguous()
     y_THd, *_ = torch.ops.aten._flash_attention_forward(
         q_THd,
         k_THd,

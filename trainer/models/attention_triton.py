@@ -271,8 +271,8 @@ def query_blocks(head_size: int) -> Blocks:
 def key_blocks(longest: int, head_size: int) -> Blocks:
     """Return the blocks of `_short_attention_backward_kv`. Up to ONE_BLOCK tokens, one block has all keys.
 
-    At a head size of 64 on Hopper two programs of these run on a multiprocessor at once, so that one of them computes
-    while the other one loads.
+    With one block of more than 64 keys and a head size of 64, two programs run on a multiprocessor of a Hopper GPU at
+    once, so that one of them computes while the other one loads.
     """
     if longest <= ONE_BLOCK // 2:
         return Blocks(32, 64, 4)

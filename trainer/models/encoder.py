@@ -270,7 +270,7 @@ def select_rows(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
     return x_TD if rows_R is None else x_TD.index_select(0, rows_R)
 
 
-def parameters_used_once(model: nn.Module) -> set[nn.Parameter]:
+def parameters_of_unshared_layers(model: nn.Module) -> set[nn.Parameter]:
     """Return the parameters of layers that are not shared: each has one use in a forward pass, and so one gradient."""
     uses = Counter(
         parameter

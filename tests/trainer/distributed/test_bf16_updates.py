@@ -16,12 +16,15 @@ from torch import Tensor
 
 from tests.conftest import UNFREEZE
 from tests.forked import Command
+from tests.small_models import SMALL_VOCABULARY, section
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from tests.trainer.ranks import environments
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.deepspeed_internals import basic_optimizer
 from trainer.distributed.zero import parameter_slices
 from trainer.metrics.sums import StepResult
+from trainer.models.encoder import parameters_of_unshared_layers
+from trainer.models.starting_weights import empty_model
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.step import Stepper
 
@@ -36,6 +39,25 @@ CASES = [*product(LAYOUTS, OPTIMIZERS), ("3-bf16", "adamw")]
 def group() -> Iterator[None]:
     with group_of_one():
         yield
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "shared"),
+    [
+        ("bert", [], []),
+        ("modernbert", [], []),
+        ("electra", ["embedding_size=32", "generator_size=0.5"], []),
+        ("albert", ["num_hidden_groups=2", "sharing=all"], ["layers"]),
+        ("albert", ["num_hidden_groups=2", "sharing=attention"], ["attention", "attention_norm"]),
+        ("albert", ["num_hidden_groups=2", "sharing=feed_forward"], ["up", "down", "norm"]),
+    ],
+)
+def test_layers_that_are_not_shared(family: str, changes: list[str], shared: list[str]) -> None:
+    """Each of their parameters has one gradient in a backward pass, which needs no addition to others in float32."""
+    model = empty_model(section(family, *changes), SMALL_VOCABULARY.size, SMALL_VOCABULARY.special_id("mask"))
+    names = {parameter: name.split(".") for name, parameter in model.named_parameters()}
+    expected = {parameter for parameter, parts in names.items() if "layers" in parts and not {*parts} & {*shared}}
+    assert parameters_of_unshared_layers(model) == expected
 
 
 def state_of(engine: Any) -> dict[str, Tensor]:

@@ -138,6 +138,37 @@ def test_flash_attention_rotates_queries_and_keys(flash, monkeypatch, key_heads:
     assert not torch.allclose(found[0], plain[0], atol=1e-2)
 
 
+def test_the_triton_kernel_gets_rotated_projections(monkeypatch) -> None:
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
+    monkeypatch.setattr(attention, "attend_short", lambda qkv_TNd, offsets, rule: qkv_TNd.flatten(1))
+    offsets = SequenceOffsets(batch_of(LENGTHS))
+    qkv = torch.randn(sum(LENGTHS), 6, 8)
+    rotation = rotation_of(batch_of(LENGTHS).positions_T, 100.0, 8)
+    found = attention.attend(qkv, offsets, AttentionRule(2, 0.1, triton=True), rotation).view_as(qkv)
+    torch.testing.assert_close(found, attention.rotate_projections(qkv, 2, rotation))
+    assert torch.equal(found[:, 4:], qkv[:, 4:]) and not torch.equal(found[:, :4], qkv[:, :4])
+
+
+def test_flash_attention_keeps_no_projections_that_it_has_rotated(flash, monkeypatch) -> None:
+    """Of a token's vectors: rotated queries and keys, values, and outputs."""
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
+    offsets = SequenceOffsets(batch_of(LENGTHS))
+    rotation = rotation_of(batch_of(LENGTHS).positions_T, 100.0, 8)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    weight = torch.randn(16, 48, requires_grad=True)
+    x_TD = torch.randn(sum(LENGTHS), 16)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        attention.attend((x_TD @ weight).view(-1, 6, 8), offsets, AttentionRule(2), rotation)
+    vectors = [size / (4 * x_TD.numel()) for size in kept.values() if size >= 4 * x_TD.numel()]
+    assert sum(vectors) - 1 <= 4, "apart from x itself"
+
+
 @given(
     lengths=st.lists(st.integers(1, 90), min_size=1, max_size=6),
     window=st.integers(1, 40),
