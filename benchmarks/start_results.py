@@ -1,11 +1,14 @@
 """Runs `clozeline start` on texts of several sizes for several times, and prints what each model learned.
 
-    python benchmarks/start_results.py TEXT OUT [--megabytes 2 10 50 250] [--hours 0.17 1]
+    python benchmarks/start_results.py TEXT HELD_OUT OUT [--megabytes 2 10 50 250] [--hours 0.17 1]
 
-TEXT is a text folder, such as that of package_corpus.py. Each text is a random choice of its documents, the smaller
-ones parts of the larger, and `start` holds out documents of it. Everything runs on one core. Finished runs are kept,
-and interrupted ones continue. Prints a line for each: the recipe and its steps; of the last evaluation the loss at
-[MASK], the loss by word frequencies alone, both in nats, and the share of hidden tokens that are filled in exactly.
+TEXT and HELD_OUT are text folders, such as those of package_corpus.py. Each text is a random choice of TEXT's
+documents, the smaller ones parts of the larger. Everything runs on one core. Finished runs are kept, and interrupted
+ones continue.
+
+All models are measured on HELD_OUT, at random positions that are all [MASK] (quality_measure.py). Prints a line for
+each: the recipe and its steps; the loss and that of word frequencies alone, in bits for each character, since every
+text has a vocabulary of its own; and the share of hidden tokens that are filled in exactly.
 """
 
 from __future__ import annotations
@@ -18,16 +21,22 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from quality_measure import read_held_out
+from transformers import AutoModelForMaskedLM
 
 from schemas import storage
+from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.metrics.log import read_metrics
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description="Measure what `clozeline start` gives for texts and times.")
     flags.add_argument("text", type=Path)
+    flags.add_argument("held_out", type=Path)
     flags.add_argument("output", type=Path)
     flags.add_argument("--megabytes", type=int, nargs="+", default=[2, 10, 50, 250])
     flags.add_argument("--hours", type=float, nargs="+", default=[0.17, 1.0])
@@ -39,7 +48,9 @@ def main() -> None:
             corpus.parent.mkdir(parents=True, exist_ok=True)
             storage.publish(str(corpus), chosen_documents(options.text, megabytes * 1_000_000))
         for hours in options.hours:
-            print_line(corpus, options.output / f"{megabytes}_{hours:g}", hours)
+            output = options.output / f"{megabytes}_{hours:g}"
+            start(corpus, output, hours)
+            print(f"| {megabytes} MB | {hours:g} | {figures_of(output, options.held_out)} |", flush=True)
 
 
 def chosen_documents(text: Path, size: int) -> bytes:
@@ -58,17 +69,37 @@ def chosen_documents(text: Path, size: int) -> bytes:
     return b"".join(lines)
 
 
-def print_line(corpus: Path, output: Path, hours: float) -> None:
-    """Run `start`, or continue it, and print a line of the table."""
-    words = [sys.executable, "-m", "clozeline", "start", str(corpus), "--output", str(output), "--hours", str(hours)]
+def start(corpus: Path, output: Path, hours: float) -> None:
+    """Run `start`, or continue it."""
+    run("start", corpus, "--output", output, "--hours", hours, "--yes")
+
+
+def run(*words: Any) -> None:
     one_core = os.environ | {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-    subprocess.run([*words, "--yes"], env=one_core, check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "clozeline", *map(str, words)]
+    subprocess.run(command, env=one_core, check=True, stdout=subprocess.DEVNULL)
+
+
+def figures_of(output: Path, text: Path) -> str:
+    """Return the recipe, steps, losses and share of a finished `start`, as cells of a table."""
+    rows = output / "measured"
+    if not rows.exists():
+        run("pairs", "--text", text, "--vocab", output / "vocab", "--output", rows, "--objective", "full_sentences")
+    held_out = read_held_out(rows)
+    score = held_out.score(AutoModelForMaskedLM.from_pretrained(output / "hf"))
+    frequencies = held_out.unigram_loss(token_counts(output / "pairs"))
 
     recipe = tomllib.loads((output / "clozeline.toml").read_text())["train"]["config"]
-    last = [line for line in read_metrics(str(output / "run")) if "eval_mlm_loss_masked" in line][-1]
-    losses = f"{last['eval_mlm_loss_masked']:.3f} | {last['eval_unigram_loss']:.3f}"
-    accuracy = f"{last['eval_mlm_accuracy_masked']:.3f}"
-    print(f"| {corpus.stem} MB | {hours:g} | `{recipe}` | {last['step']:,} | {losses} | {accuracy} |", flush=True)
+    steps = max(line["step"] for line in read_metrics(str(output / "run")))
+    losses = " | ".join(f"{held_out.bits_per_character(loss):.3f}" for loss in (score.loss, frequencies))
+    return f"`{recipe}` | {steps:,} | {losses} | {score.accuracy:.3f}"
+
+
+def token_counts(pairs: Path) -> np.ndarray:
+    """Return the count of each token in the training rows."""
+    size = read_vocabulary(str(pairs / VOCABULARY_FOLDER)).size
+    shards = [pa.ipc.open_file(path).read_all()["input_ids"].combine_chunks() for path in sorted(pairs.glob("*.arrow"))]
+    return sum((np.bincount(shard.flatten().to_numpy(), minlength=size) for shard in shards), np.zeros(size, int))
 
 
 if __name__ == "__main__":
