@@ -219,7 +219,7 @@ def run_ours(bench: Bench, item: Item, pairs: Path) -> Figures:
 
 def attention_in(log: str) -> str:
     """Return the kernel that the last line on attention in the log of a run names, empty without one."""
-    lines = re.findall(r"Attention(?: with dropout)?: (.+)\.$", log, re.MULTILINE)
+    lines = re.findall(r"Attention(?: with dropout| within windows)?: (.+)\.$", log, re.MULTILINE)
     return lines[-1] if lines else ""
 
 

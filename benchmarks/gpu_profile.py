@@ -21,9 +21,9 @@ OTHER = "other"
 RULES = (
     ("communication", r"nccl"),
     ("attention backward", r"flash_?bwd|FlashAttnBwd|(sdpa|fmha|flash).*bprop|fmha.*(cutlassB|backward)|attention_bwd"),
-    ("attention backward", r"(flex|flash|short|scaled_dot_product|efficient)_?attention\w*_backward"),
+    ("attention backward", r"(flex|flash|packed|scaled_dot_product|efficient)_?attention\w*_backward"),
     ("attention forward", r"flash_?fwd|FlashAttnFwd|sdpa|fmha|attention_fwd|flash::"),
-    ("attention forward", r"(flex|flash|short|scaled_dot_product|efficient)_?attention"),
+    ("attention forward", r"(flex|flash|packed|scaled_dot_product|efficient)_?attention"),
     ("matrix products", r"nvjet|gemm|gemv|cublas|cutlass|xmma|splitK|wgmma|triton_tem_fused_\w*mm"),
     ("additions to gradients", r"BinaryOpListAlpha|CUDAFunctor\w*_add|AddFunctor"),
     ("optimizer", r"multi_tensor|adam|\blamb_|lpnorm|vector_norm|_foreach|NormOps|NormTwoOps"),

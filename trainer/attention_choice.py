@@ -1,12 +1,13 @@
-"""Chooses the kernel of attention with dropout on GPUs: the Triton kernel, or FlashAttention-2.
+"""Chooses the kernel of attention with dropout, and within windows, on GPUs: the Triton kernel, or torch's.
 
-The Triton kernel (models/attention_triton.py) is for short rows: BERT's, RoBERTa's, ALBERT's or ELECTRA's. Each rank
-compares it with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it
-right and rank 0 also finds it at least MIN_SPEEDUP times as fast as FlashAttention-2. With engine.deterministic no
-clock decides, so it is used if it is right. The environment variable CLOZELINE_TRITON_ATTENTION=0 turns it off.
+The Triton kernel (models/attention_triton.py) is for short rows with dropout: BERT's, RoBERTa's, ALBERT's or ELECTRA's;
+and for the layers of ModernBERT and its descendants in which a token sees only those near it. Each rank compares it
+with plain attention in float32 on rows as long as the run's own, and it is used only if all ranks find it right and
+rank 0 also finds it at least MIN_SPEEDUP times as fast as torch's flash attention. With engine.deterministic no clock
+decides, so it is used if it is right. The environment variable CLOZELINE_TRITON_ATTENTION=0 turns it off.
 
-The two drop other weights. So checkpoints record the kernel, a resume uses the recorded one, and the next choice is
-made where the next phase begins. A run that starts again without a checkpoint chooses again.
+With dropout, the two drop other weights. So checkpoints record the kernel, a resume uses the recorded one, and the next
+choice is made where the next phase begins. A run that starts again without a checkpoint chooses again.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from trainer.models.attention import AttentionRule, kernel_for
 from trainer.models.attention_trial import compare
 from trainer.models.encoder import Attention, Encoder
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.shape import EncoderShape
 
 FLASH = "FlashAttention-2"
 TRITON = "Triton"
@@ -38,7 +40,7 @@ TRITON = "Triton"
 SWITCH = "CLOZELINE_TRITON_ATTENTION"
 
 MAX_LENGTH = 512
-"""Tokens of the longest row. With longer ones, FlashAttention-2 was not compared."""
+"""Tokens of the longest row with dropout. With longer ones, the kernel was not compared."""
 
 HEAD_SIZES = (32, 64, 128)
 
@@ -69,19 +71,19 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
 
     recorded: what the checkpoint that the run resumes from was trained with, which is used again; None for a choice.
     """
-    rules = rules_of(model)
     longest = max(folder.max_length for folder in folders)
+    rules = {rule: size for rule, size in rules_of(model).items() if rule.window is not None or longest <= MAX_LENGTH}
     is_off = os.environ.get(SWITCH) == "0"
-    is_offered = bool(rules) and longest <= MAX_LENGTH and recipe.engine.precision != "fp32" and not is_off
-    if not is_offered or recipe.objective.kind == "clm":
-        if recorded == TRITON:
+    if not rules or recipe.engine.precision == "fp32" or recipe.objective.kind == "clm" or is_off:
+        if recorded == TRITON and has_dropout(model):
             logger.warning(OTHER_WEIGHTS, f"the recipe or {SWITCH} has changed since")
         return
 
+    what = "Attention with dropout" if has_dropout(model) else "Attention within windows"
     dtype = DTYPES[recipe.engine.precision]
     if recorded == FLASH:
         if has_flash(rules, dtype):
-            logger.info("Attention with dropout: %s, as in the steps before.", FLASH)
+            logger.info("%s: %s, as in the steps before.", what, FLASH)
         return
 
     lengths = row_lengths(folders, TRIAL_TOKENS)
@@ -89,14 +91,14 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     fault, speedup = outcome_of(trials, any_speed=recorded == TRITON or recipe.engine.deterministic)
     if fault is not None:
         if fault != NO_FLASH:
-            logger.info("Attention with dropout: %s; not the Triton kernel: %s.", FLASH, fault)
-        if recorded == TRITON:
+            logger.info("%s: %s; not the Triton kernel: %s.", what, FLASH, fault)
+        if recorded == TRITON and has_dropout(model):
             logger.warning(OTHER_WEIGHTS, "it cannot be used here")
         return
 
-    set_triton(model)
+    set_triton(model, rules)
     reason = "as in the steps before" if recorded else f"{speedup:.2f} times as fast as {FLASH} here"
-    logger.info("Attention with dropout: a Triton kernel for short rows, %s.", reason)
+    logger.info("%s: a Triton kernel, %s.", what, reason)
 
 
 def outcome_of(trials: list[Trial], any_speed: bool) -> Trial:
@@ -123,29 +125,35 @@ def attention_of(model: torch.nn.Module) -> str:
     return TRITON if any(module.triton for module in modules) else FLASH
 
 
-def set_triton(model: PretrainingModel) -> None:
-    """Let every layer use the Triton kernel."""
+def set_triton(model: PretrainingModel, rules: dict[AttentionRule, int]) -> None:
+    """Let the layers with these rules use the Triton kernel."""
     for module in model.modules():
         if isinstance(module, Attention):
-            module.triton = True
+            module.triton = rule_of(module.shape, module.window) in rules
+
+
+def has_dropout(model: PretrainingModel) -> bool:
+    """Return whether attention weights are dropped."""
+    return any(encoder.shape.attention_probs_dropout_prob > 0 for encoder in model.encoders())
+
+
+def rule_of(shape: EncoderShape, window: int | None) -> AttentionRule:
+    """Return the rule of a layer in training if it uses the Triton kernel."""
+    return AttentionRule(shape.num_attention_heads, shape.attention_probs_dropout_prob, window, triton=True)
 
 
 def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
-    """Return the rules of the model's encoders in training and their head sizes.
-
-    Empty if the Triton kernel cannot compute one of them.
-    """
+    """Return the rules of the model's layers in training that the Triton kernel can compute, and their head sizes."""
     rules = {}
     for encoder in model.encoders():
-        if not isinstance(encoder, Encoder):
-            return {}
         shape = encoder.shape
-        has_windows = any(shape.window_of(layer) is not None for layer in range(shape.num_hidden_layers))
         shares_keys = shape.num_key_value_heads != shape.num_attention_heads
-        if has_windows or shares_keys or shape.head_size not in HEAD_SIZES or not shape.attention_probs_dropout_prob:
-            return {}
-        rule = AttentionRule(shape.num_attention_heads, shape.attention_probs_dropout_prob, triton=True)
-        rules[rule] = shape.head_size
+        if not isinstance(encoder, Encoder) or shares_keys or shape.head_size not in HEAD_SIZES:
+            continue
+        for layer in range(shape.num_hidden_layers):
+            rule = rule_of(shape, shape.window_of(layer))
+            if rule.uses_triton:
+                rules[rule] = shape.head_size
     return rules
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from tests.gpu.conftest import DRY
 from tests.gpu.test_model import batch_of, model_of, small_shape
 from trainer.attention_choice import MIN_SPEEDUP, outcome_of, rules_of, set_triton, try_kernel
-from trainer.models.attention import SEED_RANGE, AttentionRule
-from trainer.models.attention_trial import attend_triton, fault_of_kernel, random_rows, time_kernels, with_gradients
+from trainer.models.attention import SEED_RANGE, AttentionRule, attend_triton
+from trainer.models.attention_trial import fault_of_kernel, random_rows, time_kernels, with_gradients
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="the package triton is not installed")
@@ -40,8 +40,8 @@ def card(device: torch.device) -> torch.device:
 @pytest.mark.parametrize("longest", [33, 64, 128, 512])
 def test_outputs_and_gradients_are_right(card, dtype: torch.dtype, head_size: int, longest: int) -> None:
     lengths = [longest, *[length for length in (1, 17, 64, 100, 129, 300, 511) if length <= longest]]
-    for dropout in (0.1, 0.5, 0.0):
-        rule = RULE._replace(heads=3, dropout=dropout)
+    for dropout, window in ((0.1, None), (0.5, None), (0.0, None), (0.0, 64), (0.0, 7), (0.1, 100)):
+        rule = RULE._replace(heads=3, dropout=dropout, window=window)
         rows = random_rows(lengths, longest, rule.heads, torch.empty(head_size, dtype=dtype, device=card))
         assert fault_of_kernel(rows, rule) is None
 
@@ -73,7 +73,7 @@ def test_a_model_trains_equally_for_one_state_of_the_generator(card, compiled: b
     torch._dynamo.reset()
     shape = replace(small_shape("bert_base"), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.1)
     model = model_of(shape).to(card, torch.bfloat16)
-    set_triton(model)
+    set_triton(model, rules_of(model))
     batch = batch_of(shape).to(card)
     if compiled:
         model.compile_parts()
@@ -100,6 +100,15 @@ def test_the_choice_of_a_run(card, monkeypatch) -> None:
     assert trial.fault is None and trial.speedup > 0
     assert (outcome_of([trial], any_speed=False).fault is None) == (trial.speedup >= MIN_SPEEDUP)
     assert torch.equal(before, torch.cuda.get_rng_state())
+
+
+@pytest.mark.parametrize("length", [1024, 8192])
+def test_times_of_a_window_of_modernbert_base(card, length: int) -> None:
+    """Forward and backward, in milliseconds, of 65,536 tokens."""
+    rows = random_rows([length] * (TOKENS // length), length, 12, torch.empty(64, dtype=torch.bfloat16, device=card))
+    rule = AttentionRule(heads=12, window=64, triton=True)
+    assert fault_of_kernel(rows, rule) is None
+    print(f"rows of {length}: {time_kernels(rows, rule)} on {torch.cuda.get_device_name(card)}")
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -64,10 +64,10 @@ FOLDERS: list[Any] = [SimpleNamespace(max_length=128, manifest=SimpleNamespace(s
 @pytest.mark.parametrize(
     ("recorded", "trial", "changes", "said"),
     [
-        (None, FAST, [], ["a Triton kernel for short rows, 1.30 times as fast"]),
+        (None, FAST, [], ["a Triton kernel, 1.30 times as fast"]),
         (None, Trial(None, 0.9), [], ["FlashAttention-2; not the Triton kernel: it is 0.90 times"]),
-        (None, Trial(None, 0.9), ["engine.deterministic=true"], ["a Triton kernel for short rows, 0.90 times"]),
-        (TRITON, Trial(None, 0.9), [], ["a Triton kernel for short rows, as in the steps before"]),
+        (None, Trial(None, 0.9), ["engine.deterministic=true"], ["a Triton kernel, 0.90 times"]),
+        (TRITON, Trial(None, 0.9), [], ["a Triton kernel, as in the steps before"]),
         (TRITON, Trial("it is wrong"), [], ["not the Triton kernel: it is wrong", "drops other weights"]),
         (FLASH, FAST, [], ["FlashAttention-2, as in the steps before"]),
         (None, Trial(NO_FLASH), [], []),
@@ -118,7 +118,6 @@ def test_families_with_dropout_in_whole_rows_are_offered_the_kernel(family: str)
     [
         ("bert", ["attention_probs_dropout_prob=0.0"]),
         ("bert", ["num_attention_heads=4"]),  # of 16 values
-        ("modernbert", []),  # windows
         ("eurobert", []),  # shared keys
         ("xlnet", []),
     ],
@@ -127,10 +126,31 @@ def test_others_are_not(family: str, changes: list[str]) -> None:
     assert rules_of(model_of(family, *changes)) == {}
 
 
+def test_windows_are_offered_the_kernel() -> None:
+    """Also without dropout. Layers in which tokens see their whole row are not."""
+    rules = rules_of(model_of("modernbert", "attention_probs_dropout_prob=0.0"))
+    assert rules == {AttentionRule(2, window=3, triton=True): 32}
+
+
+@pytest.mark.parametrize(
+    ("dropout", "length", "used"),
+    [(0.0, 8192, [False, True, True, False]), (0.1, 8192, [False, True, True, False]), (0.1, 128, [True] * 4)],
+)
+def test_windows_have_the_kernel_at_any_length(monkeypatch, caplog, dropout: float, length: int, used) -> None:
+    monkeypatch.setattr(attention_choice, "run_on_all_ranks", lambda _: [FAST])
+    model = model_of("modernbert", f"attention_probs_dropout_prob={dropout}")
+    folders: list[Any] = [SimpleNamespace(max_length=length, manifest=FOLDERS[0].manifest)]
+    with caplog.at_level("INFO"):
+        choose_attention(model, load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"]), folders, None)
+    assert [module.triton for module in model.modules() if isinstance(module, Attention)] == used
+    what = "with dropout" if dropout else "within windows"
+    assert caplog.messages == [f"Attention {what}: a Triton kernel, 1.30 times as fast as FlashAttention-2 here."]
+
+
 def test_a_checkpoint_records_what_the_layers_use() -> None:
     model = model_of("bert")
     assert attention_of(model) == FLASH
-    set_triton(model)
+    set_triton(model, rules_of(model))
     assert attention_of(model) == TRITON
     attentions = [module for module in model.modules() if isinstance(module, Attention)]
     assert all(attention.train().rule().triton for attention in attentions)

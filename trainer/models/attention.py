@@ -3,8 +3,8 @@
 There are five kernels. They give the same result up to rounding, and all support dropout of attention weights:
 
     packed      Flash attention runs on the whole batch, given the offsets at which sequences end. CUDA and 16-bit
-                floats only. Short rows with dropout have a Triton kernel instead (attention_triton.py) where a trial
-                shows that it is right and faster (trainer/attention_choice.py).
+                floats only. Short rows with dropout, and windows, have a Triton kernel instead (attention_triton.py)
+                where a trial shows that it is right and faster (trainer/attention_choice.py).
     padded      The sequences are copied into a grid, padded to the longest, and computed in one call with a mask.
                 For CUDA where flash attention does not work: float32, GPUs older than Ampere, large heads. Copies
                 nothing to the host, and needs one call per layer.
@@ -71,6 +71,9 @@ in smaller, less efficient matrix products.
 SEED_RANGE = 2**31 - 1
 """Each of the two numbers of a dropout mask's seed is in [0, SEED_RANGE)."""
 
+NO_WINDOW = -1
+"""The window of the Triton kernel where a token sees its whole sequence."""
+
 PADDING = -1
 """The sequence number of the zeros before the first token and after the last one."""
 
@@ -87,8 +90,8 @@ class AttentionRule(NamedTuple):
     dropout: the probability of dropping an attention weight.
     window: how many tokens on each side a token attends to; None: all of its sequence.
     causal: a token attends only to itself and to earlier tokens.
-    triton: use the Triton kernel where there is dropout. Only for heads that share no keys, without causal attention
-        and windows; trainer/attention_choice.py sets it.
+    triton: use the Triton kernel where there is dropout or a window. Only for heads that share no keys, without causal
+        attention; trainer/attention_choice.py sets it.
     """
 
     heads: int
@@ -99,7 +102,7 @@ class AttentionRule(NamedTuple):
 
     @property
     def uses_triton(self) -> bool:
-        return self.triton and self.dropout > 0
+        return self.triton and not self.causal and (self.dropout > 0 or self.window is not None)
 
 
 class SequenceEnds(Protocol):
@@ -125,7 +128,7 @@ def attend(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule, rotat
     if rotation is not None:
         qkv_TNd = rotate_projections(qkv_TNd, rule.heads, rotation)
     if kernel == "packed":
-        return attend_short(qkv_TNd, offsets, rule)
+        return attend_triton(qkv_TNd, offsets, rule)
     if rule.window is not None and rule.window + 1 < offsets.longest:
         return attend_in_windows(qkv_TNd, offsets.sequence_T, rule)
     if kernel == "padded":
@@ -178,14 +181,18 @@ def choose_flash(dropout: float) -> str:
     return "FlashAttention-3"
 
 
-def attend_short(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule) -> Tensor:
+def attend_triton(qkv_TNd: Tensor, offsets: SequenceEnds, rule: AttentionRule, seed: Tensor | None = None) -> Tensor:
     """Compute (T, N, d) -> (T, D) with the Triton kernel.
 
-    Its dropout mask comes from the device's generator, as flash attention's does, so recomputed layers draw the same
-    one again.
+    seed: of its dropout mask, two int64; by default from the device's generator, from which flash attention's mask
+    comes, too, so recomputed layers draw the same one again.
     """
-    seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
-    y_THd, _ = torch.ops.clozeline.attend_short(qkv_TNd, offsets.ends_S1, offsets.longest, rule.dropout, seed)
+    if seed is None and rule.dropout:
+        seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
+    if seed is None:
+        seed = offsets.ends_S1.new_zeros(2, dtype=torch.int64)
+    window = NO_WINDOW if rule.window is None else rule.window
+    y_THd, _ = torch.ops.clozeline.attend_packed(qkv_TNd, offsets.ends_S1, seed, offsets.longest, rule.dropout, window)
     return y_THd.flatten(1)
 
 

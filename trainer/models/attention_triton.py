@@ -1,8 +1,9 @@
-"""Attention with dropout over packed rows of up to 512 tokens, as Triton kernels.
+"""Attention over packed rows as Triton kernels: with dropout, and within windows.
 
-torch's FlashAttention-2 sums dq with atomics, and returns three gradients that have to be joined. Here rows are short:
+torch's FlashAttention-2 sums dq with atomics, returns three gradients that have to be joined, and takes long for a
+window of few tokens. Here:
 
-    forward    one program for each block of queries and head, over all keys of the sequence. Saves the log-sum-exp.
+    forward    one program for each block of queries and head, over all keys that these may see. Saves the log-sum-exp.
     backward   no atomics, so gradients are equal bit by bit in each call. They are written into the one tensor of the
                projections. Sequences of one block take one program for each head. Longer ones take two kernels: one for
                dq, and one for dk and dv, which keeps a block's keys and values on the chip.
@@ -27,6 +28,7 @@ import triton  # type: ignore[import-not-found]
 import triton.language as tl  # type: ignore[import-not-found]
 from torch import Tensor
 
+from trainer.models import attention
 from trainer.models.attention import threshold_of
 
 ONE_BLOCK = 128
@@ -39,6 +41,8 @@ PRIME_1 = tl.constexpr(0x9E3779B1)
 PRIME_2 = tl.constexpr(0x85EBCA77)
 
 LN_2 = tl.constexpr(math.log(2))
+
+NO_WINDOW = tl.constexpr(attention.NO_WINDOW)
 
 
 # Dropout masks
@@ -76,13 +80,37 @@ def _is_kept(query_keys, key_places, THRESHOLD: tl.constexpr):
 
 
 # Kernels. All pointers are to the first element of contiguous tensors: qkv and dqkv (T, N, d), out and dout (T, H, d),
-# sums and deltas (H, T) in float32. SCALE turns products into scores in base 2.
+# sums and deltas (H, T) in float32. SCALE turns products into scores in base 2. A WINDOW of NO_WINDOW is none, and a
+# THRESHOLD of 0 no dropout.
 
 
 @triton.jit
-def _short_attention_forward(
+def _first_seen(first, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
+    """Return where the first block of BLOCK tokens begins that tokens from `first` on see."""
+    if WINDOW == NO_WINDOW:
+        return 0
+    return tl.maximum(first - WINDOW, 0) // BLOCK * BLOCK
+
+
+@triton.jit
+def _last_seen(end, length, WINDOW: tl.constexpr):
+    """Return where the tokens end that those before `end` see."""
+    if WINDOW == NO_WINDOW:
+        return length
+    return tl.minimum(end + WINDOW, length)
+
+
+@triton.jit
+def _is_near(rows, columns, WINDOW: tl.constexpr):
+    """Return which of two blocks of places, (R, 1) and (1, C), see each other, (R, C)."""
+    distances = rows - columns
+    return (distances <= WINDOW) & (distances >= -WINDOW)
+
+
+@triton.jit
+def _packed_attention_forward(
     qkv, ends, seed, out, sums, tokens, blocks, H: tl.constexpr, D: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr,
+    SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * M
@@ -98,28 +126,36 @@ def _short_attention_forward(
     is_query = m < length
     base = qkv + start.to(tl.int64) * (3 * H * D) + head * D
     q = tl.load(base + m[:, None] * (3 * H * D) + d[None, :], mask=is_query[:, None], other=0.0)
-    query_keys = _query_keys(seed, (start + m) * H + head)
+    if THRESHOLD > 0:
+        query_keys = _query_keys(seed, (start + m) * H + head)
 
     highest = tl.full((M,), float("-inf"), tl.float32)
     total = tl.zeros((M,), tl.float32)
     y = tl.zeros((M, D), tl.float32)
-    for begin in range(0, length, N):
+    for begin in range(_first_seen(first, N, WINDOW), _last_seen(first + M, length, WINDOW), N):
         places = begin + n
         is_key = places < length
         at = base + H * D + places[:, None] * (3 * H * D) + d[None, :]
         k = tl.load(at, mask=is_key[:, None], other=0.0)
         v = tl.load(at + H * D, mask=is_key[:, None], other=0.0)
 
-        # The softmax of the keys so far. There is at least one in each block, so that `higher` is finite.
-        scores = tl.where(is_key[None, :], tl.dot(q, tl.trans(k)) * SCALE, float("-inf"))
+        # The softmax of the keys so far. A query that has seen none has a `higher` of -inf, which is not subtracted.
+        is_seen = is_key[None, :]
+        if WINDOW != NO_WINDOW:
+            is_seen = is_seen & _is_near(m[:, None], places[None, :], WINDOW)
+        scores = tl.where(is_seen, tl.dot(q, tl.trans(k)) * SCALE, float("-inf"))
         higher = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - higher[:, None])
-        shrink = tl.exp2(highest - higher)
+        shift = higher
+        if WINDOW != NO_WINDOW:
+            shift = tl.where(higher == float("-inf"), 0.0, higher)
+        weights = tl.exp2(scores - shift[:, None])
+        shrink = tl.exp2(highest - shift)
         total = total * shrink + tl.sum(weights, 1)
         highest = higher
 
-        is_kept = _is_kept(query_keys[:, None], places[None, :], THRESHOLD)
-        weights = tl.where(is_kept, weights, 0.0)
+        if THRESHOLD > 0:
+            is_kept = _is_kept(query_keys[:, None], places[None, :], THRESHOLD)  # pyrefly: ignore[unbound-name]
+            weights = tl.where(is_kept, weights, 0.0)
         y = tl.dot(weights.to(v.dtype), v, y * shrink[:, None])
 
     y = y * (RESCALE / total)[:, None]
@@ -129,11 +165,11 @@ def _short_attention_forward(
 
 
 @triton.jit
-def _short_attention_backward_q(
+def _packed_attention_backward_q(
     qkv, ends, seed, out, sums, dout, dqkv, deltas, tokens, blocks, H: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr,
+    N: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write dq, and deltas: the sum of dout * out of each query, which `_short_attention_backward_kv` needs."""
+    """Write dq, and deltas: the sum of dout * out of each query, which `_packed_attention_backward_kv` needs."""
     sequence = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * M
     head = tl.program_id(1)
@@ -154,20 +190,26 @@ def _short_attention_backward_q(
     delta = tl.sum(g.to(tl.float32) * y.to(tl.float32), 1)
     tl.store(deltas + head * tokens + start + m, delta, mask=is_query)
     log_sum = tl.load(sums + head * tokens + start + m, mask=is_query, other=float("inf"))
-    query_keys = _query_keys(seed, (start + m) * H + head)
+    if THRESHOLD > 0:
+        query_keys = _query_keys(seed, (start + m) * H + head)
 
     dq = tl.zeros((M, D), tl.float32)
-    for begin in range(0, length, N):
+    for begin in range(_first_seen(first, N, WINDOW), _last_seen(first + M, length, WINDOW), N):
         places = begin + n
         is_key = places < length
         of_keys = qkv + of_sequence + H * D + places[:, None] * (3 * H * D) + d[None, :]
         k = tl.load(of_keys, mask=is_key[:, None], other=0.0)
         v = tl.load(of_keys + H * D, mask=is_key[:, None], other=0.0)
 
-        scores = tl.where(is_key[None, :], tl.dot(q, tl.trans(k)) * SCALE, float("-inf"))
+        is_seen = is_key[None, :]
+        if WINDOW != NO_WINDOW:
+            is_seen = is_seen & _is_near(m[:, None], places[None, :], WINDOW)
+        scores = tl.where(is_seen, tl.dot(q, tl.trans(k)) * SCALE, float("-inf"))
         weights = tl.exp2(scores - log_sum[:, None])
-        is_kept = _is_kept(query_keys[:, None], places[None, :], THRESHOLD)
-        dweights = tl.where(is_kept, tl.dot(g, tl.trans(v)) * RESCALE, 0.0)
+        dweights = tl.dot(g, tl.trans(v)) * RESCALE
+        if THRESHOLD > 0:
+            is_kept = _is_kept(query_keys[:, None], places[None, :], THRESHOLD)  # pyrefly: ignore[unbound-name]
+            dweights = tl.where(is_kept, dweights, 0.0)
         dscores = weights * (dweights - delta[:, None])
         dq = tl.dot(dscores.to(k.dtype), k, dq)
 
@@ -176,9 +218,10 @@ def _short_attention_backward_q(
 
 
 @triton.jit
-def _short_attention_backward_kv(
+def _packed_attention_backward_kv(
     qkv, ends, seed, out, sums, dout, dqkv, deltas, tokens, blocks, H: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
-    N: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr, WITH_DQ: tl.constexpr,
+    N: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, RESCALE: tl.constexpr, WINDOW: tl.constexpr,
+    WITH_DQ: tl.constexpr,
 ):  # fmt: skip
     """Write dk and dv. WITH_DQ: no sequence has more than N tokens, so write dq as well, and compute the deltas.
 
@@ -202,7 +245,7 @@ def _short_attention_backward_kv(
 
     dk = tl.zeros((N, D), tl.float32)
     dv = tl.zeros((N, D), tl.float32)
-    for begin in range(0, length, M):
+    for begin in range(_first_seen(first, M, WINDOW), _last_seen(first + N, length, WINDOW), M):
         m = begin + tl.arange(0, M)
         is_query = m < length
         of_queries = of_sequence + m[:, None] * (3 * H * D) + d[None, :]
@@ -212,18 +255,26 @@ def _short_attention_backward_kv(
 
         # A log-sum-exp of infinity makes the weights of missing queries 0; missing keys have weights of 0 for dq.
         log_sum = tl.load(sums + head * tokens + start + m, mask=is_query, other=float("inf"))
-        scores = tl.where(is_key[:, None], tl.dot(k, tl.trans(q)) * SCALE, float("-inf"))
+        is_seen = is_key[:, None]
+        if WINDOW != NO_WINDOW:
+            is_seen = is_seen & _is_near(places[:, None], m[None, :], WINDOW)
+        scores = tl.where(is_seen, tl.dot(k, tl.trans(q)) * SCALE, float("-inf"))
         weights = tl.exp2(scores - log_sum[None, :])
-        query_keys = _query_keys(seed, (start + m) * H + head)
-        is_kept = _is_kept(query_keys[None, :], places[:, None], THRESHOLD)
-        dv = tl.dot(tl.where(is_kept, weights, 0.0).to(g.dtype), g, dv)
+        kept = weights
+        if THRESHOLD > 0:
+            query_keys = _query_keys(seed, (start + m) * H + head)
+            is_kept = _is_kept(query_keys[None, :], places[:, None], THRESHOLD)
+            kept = tl.where(is_kept, weights, 0.0)
+        dv = tl.dot(kept.to(g.dtype), g, dv)
 
         if WITH_DQ:
             y = tl.load(out + in_out, mask=is_query[:, None], other=0.0)
             delta = tl.sum(g.to(tl.float32) * y.to(tl.float32), 1)
         else:
             delta = tl.load(deltas + head * tokens + start + m, mask=is_query, other=0.0)
-        dweights = tl.where(is_kept, tl.dot(v, tl.trans(g)) * RESCALE, 0.0)
+        dweights = tl.dot(v, tl.trans(g)) * RESCALE
+        if THRESHOLD > 0:
+            dweights = tl.where(is_kept, dweights, 0.0)  # pyrefly: ignore[unbound-name]
         dscores = (weights * (dweights - delta[None, :])).to(q.dtype)
         dk = tl.dot(dscores, q, dk)
         if WITH_DQ:
@@ -259,17 +310,17 @@ class Blocks(NamedTuple):
 
 
 def forward_blocks(head_size: int) -> Blocks:
-    """Return the blocks of `_short_attention_forward`."""
+    """Return the blocks of `_packed_attention_forward`."""
     return Blocks(64, 64, 4, stages=3 if head_size <= 64 else 2)
 
 
 def query_blocks(head_size: int) -> Blocks:
-    """Return the blocks of `_short_attention_backward_q`."""
+    """Return the blocks of `_packed_attention_backward_q`."""
     return Blocks(64, 64, 4, stages=3) if head_size <= 64 else Blocks(64, 64, 8)
 
 
 def key_blocks(longest: int, head_size: int) -> Blocks:
-    """Return the blocks of `_short_attention_backward_kv`. Up to ONE_BLOCK tokens, one block has all keys.
+    """Return the blocks of `_packed_attention_backward_kv`. Up to ONE_BLOCK tokens, one block has all keys.
 
     With one block of more than 64 keys and a head size of 64, two programs run on a multiprocessor of a Hopper GPU at
     once, so that one of them computes while the other one loads.
@@ -281,23 +332,37 @@ def key_blocks(longest: int, head_size: int) -> Blocks:
     return Blocks(32, 64, 4 if head_size <= 64 else 8)
 
 
-def constants_of(heads: int, head_size: int, dropout: float) -> dict[str, Any]:
-    """Return the values that all kernels are compiled for."""
-    return {
-        "H": heads,
-        "D": head_size,
-        "SCALE": math.log2(math.e) / math.sqrt(head_size),
-        "THRESHOLD": threshold_of(dropout),
-        "RESCALE": 1.0 / (1.0 - dropout),
-    }
+class Rule(NamedTuple):
+    """What a call computes, apart from its tensors.
+
+    longest: tokens of the longest sequence, or more. dropout: of attention weights. window: how many tokens on each
+    side a token sees, or NO_WINDOW.
+    """
+
+    longest: int
+    dropout: float
+    window: int
+
+    def constants(self, heads: int, head_size: int) -> dict[str, Any]:
+        """Return the values that all kernels are compiled for."""
+        return {
+            "H": heads,
+            "D": head_size,
+            "SCALE": math.log2(math.e) / math.sqrt(head_size),
+            "THRESHOLD": threshold_of(self.dropout),
+            "RESCALE": 1.0 / (1.0 - self.dropout),
+            "WINDOW": self.window,
+        }
 
 
-@torch.library.custom_op("clozeline::attend_short", mutates_args=())
-def attend_short(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, dropout: float, seed: Tensor) -> tuple[Tensor, Tensor]:
+@torch.library.custom_op("clozeline::attend_packed", mutates_args=())
+def attend_packed(
+    qkv_TNd: Tensor, ends_S1: Tensor, seed: Tensor, longest: int, dropout: float, window: int
+) -> tuple[Tensor, Tensor]:
     """Return each head's output, (T, H, d), and the log-sum-exp of its scores in base 2, (H, T) in float32.
 
     qkv_TNd: 16-bit, contiguous heads of queries, then keys, then values. ends_S1: int32: 0, then where each sequence
-    ends; the last one ends at T, and none has more than `longest` tokens. seed: two int64 in [0, 2**32).
+    ends; the last one ends at T. seed: two int64 in [0, 2**32), which are read only with dropout. Others: as in `Rule`.
     """
     qkv_TNd = qkv_TNd.contiguous()
     tokens, heads, head_size = len(qkv_TNd), qkv_TNd.shape[1] // 3, qkv_TNd.shape[2]
@@ -307,34 +372,33 @@ def attend_short(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, dropout: float,
     size = forward_blocks(head_size)
     blocks = triton.cdiv(longest, size.queries)
     inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, tokens, blocks)
-    options = constants_of(heads, head_size, dropout) | size.options()
-    _launch(_short_attention_forward, (blocks * (len(ends_S1) - 1), heads), inputs, options)
+    options = Rule(longest, dropout, window).constants(heads, head_size) | size.options()
+    _launch(_packed_attention_forward, (blocks * (len(ends_S1) - 1), heads), inputs, options)
     return out_THd, sums_HT
 
 
-@torch.library.custom_op("clozeline::attend_short_backward", mutates_args=())
-def attend_short_backward(dout_THd: Tensor, saved: list[Tensor], longest: int, dropout: float) -> Tensor:
+@torch.library.custom_op("clozeline::attend_packed_backward", mutates_args=())
+def attend_packed_backward(dout_THd: Tensor, saved: list[Tensor], longest: int, dropout: float, window: int) -> Tensor:
     """Return the gradient of qkv, (T, N, d). saved: qkv, out, log-sum-exp, ends and seed of the forward pass."""
     qkv_TNd, out_THd, sums_HT, ends_S1, seed = saved
     qkv_TNd, dout_THd = qkv_TNd.contiguous(), dout_THd.contiguous()
     tokens, heads, head_size = dout_THd.shape
     dqkv_TNd = torch.empty_like(qkv_TNd)
-
     deltas_HT = torch.empty_like(sums_HT)
 
-    constants = constants_of(heads, head_size, dropout)
+    constants = Rule(longest, dropout, window).constants(heads, head_size)
     sequences = len(ends_S1) - 1
     inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, dout_THd, dqkv_TNd, deltas_HT, tokens)
     if longest > ONE_BLOCK:
         size = query_blocks(head_size)
         blocks = triton.cdiv(longest, size.queries)
         options = constants | size.options()
-        _launch(_short_attention_backward_q, (blocks * sequences, heads), (*inputs, blocks), options)
+        _launch(_packed_attention_backward_q, (blocks * sequences, heads), (*inputs, blocks), options)
 
     size = key_blocks(longest, head_size)
     blocks = triton.cdiv(longest, size.keys)
     options = constants | size.options() | {"WITH_DQ": longest <= ONE_BLOCK}
-    _launch(_short_attention_backward_kv, (blocks * sequences, heads), (*inputs, blocks), options)
+    _launch(_packed_attention_backward_kv, (blocks * sequences, heads), (*inputs, blocks), options)
     return dqkv_TNd
 
 
@@ -346,25 +410,27 @@ def _launch(kernel: Any, grid: tuple[int, int], inputs: tuple[Any, ...], options
 # What torch.compile and autograd need to know of the operators
 
 
-@attend_short.register_fake
-def _(qkv_TNd: Tensor, ends_S1: Tensor, longest: int, dropout: float, seed: Tensor) -> tuple[Tensor, Tensor]:
+@attend_packed.register_fake
+def _(
+    qkv_TNd: Tensor, ends_S1: Tensor, seed: Tensor, longest: int, dropout: float, window: int
+) -> tuple[Tensor, Tensor]:
     tokens, heads, head_size = len(qkv_TNd), qkv_TNd.shape[1] // 3, qkv_TNd.shape[2]
     return qkv_TNd.new_empty(tokens, heads, head_size), qkv_TNd.new_empty(heads, tokens, dtype=torch.float32)
 
 
-@attend_short_backward.register_fake
-def _(dout_THd: Tensor, saved: list[Tensor], longest: int, dropout: float) -> Tensor:
+@attend_packed_backward.register_fake
+def _(dout_THd: Tensor, saved: list[Tensor], longest: int, dropout: float, window: int) -> Tensor:
     return torch.empty_like(saved[0], memory_format=torch.contiguous_format)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    qkv_TNd, ends_S1, ctx.longest, ctx.dropout, seed = inputs
+    qkv_TNd, ends_S1, seed, *ctx.rule = inputs
     ctx.save_for_backward(qkv_TNd, *output, ends_S1, seed)
 
 
 def _backward(ctx: Any, dout_THd: Tensor, _: Tensor | None) -> tuple[Tensor | None, ...]:
-    dqkv_TNd = attend_short_backward(dout_THd, list(ctx.saved_tensors), ctx.longest, ctx.dropout)
-    return dqkv_TNd, None, None, None, None
+    dqkv_TNd = attend_packed_backward(dout_THd, list(ctx.saved_tensors), *ctx.rule)
+    return dqkv_TNd, None, None, None, None, None
 
 
-attend_short.register_autograd(_backward, setup_context=_save)
+attend_packed.register_autograd(_backward, setup_context=_save)

@@ -140,7 +140,7 @@ def test_flash_attention_rotates_queries_and_keys(flash, monkeypatch, key_heads:
 
 def test_the_triton_kernel_gets_rotated_projections(monkeypatch) -> None:
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
-    monkeypatch.setattr(attention, "attend_short", lambda qkv_TNd, offsets, rule: qkv_TNd.flatten(1))
+    monkeypatch.setattr(attention, "attend_triton", lambda qkv_TNd, offsets, rule: qkv_TNd.flatten(1))
     offsets = SequenceOffsets(batch_of(LENGTHS))
     qkv = torch.randn(sum(LENGTHS), 6, 8)
     rotation = rotation_of(batch_of(LENGTHS).positions_T, 100.0, 8)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ from torch import Tensor
 
 from tests.small_models import SMALL_VOCABULARY, random_model, section
 from tests.trainer.models.test_attention import LENGTHS, batch_of
-from trainer.attention_choice import attention_of, set_triton
+from trainer.attention_choice import attention_of, rule_of, set_triton
 from trainer.models import attention, attention_trial
-from trainer.models.attention import AttentionRule
+from trainer.models.attention import AttentionRule, Rotation, attend_one_by_one, attend_triton
 from trainer.models.attention_trial import fault_of_kernel, kept_weights, random_rows
 from trainer.models.batch import SequenceOffsets
+from trainer.models.encoder import Attention
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("the package triton is not installed", allow_module_level=True)
@@ -72,34 +74,47 @@ def attend_plainly(qkv_TNd: Tensor, ends: list[int], rule: AttentionRule, seed: 
     outputs = []
     for start, end in pairwise(ends):
         q, k, v = (part.transpose(0, 1).double() for part in qkv_TNd[start:end].chunk(3, dim=1))
-        weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
+        scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
+        if rule.window is not None:
+            places = torch.arange(end - start)
+            scores[:, (places[:, None] - places).abs() > rule.window] = float("-inf")
+        weights = scores.softmax(-1)
         mask = kept(seed, start, end - start, rule)
         outputs.append((weights * mask / (1 - rule.dropout) @ v).transpose(0, 1))
     return torch.cat(outputs).to(qkv_TNd.dtype)
 
 
 CASES = [
-    ([5, 9, 0, 1, 33], 64, 0.1),  # one block of a few tokens; the longest is less than it may be
-    ([64, 3, 17], 32, 0.5),
-    ([128, 100, 0, 65], 64, 0.1),
-    ([1, 129, 300, 0, 64], 64, 0.1),
-    ([512], 64, 0.1),
-    ([200, 40], 128, 0.9),
-    ([150, 7], 64, 0.0),
+    ([5, 9, 0, 1, 33], 64, 0.1, None),  # one block of a few tokens; the longest is less than it may be
+    ([64, 3, 17], 32, 0.5, None),
+    ([128, 100, 0, 65], 64, 0.1, None),
+    ([1, 129, 300, 0, 64], 64, 0.1, None),
+    ([512], 64, 0.1, None),
+    ([200, 40], 128, 0.9, None),
+    ([150, 7], 64, 0.0, None),
+    ([5, 9, 0, 1, 33], 64, 0.0, 4),
+    ([128, 100, 65], 64, 0.0, 64),  # one block, or no more than the window
+    ([1, 129, 400, 0, 64], 64, 0.0, 64),
+    ([600, 70], 32, 0.0, 1),
+    ([330], 64, 0.0, 200),
+    ([300, 130], 128, 0.5, 33),
 ]
 
 
 @interpreted
-@pytest.mark.parametrize(("lengths", "head_size", "dropout"), CASES)
-def test_outputs_and_gradients_are_those_of_plain_attention(lengths: list[int], head_size: int, dropout: float) -> None:
-    rule = AttentionRule(2, dropout)
+@pytest.mark.parametrize(("lengths", "head_size", "dropout", "window"), CASES)
+def test_outputs_and_gradients_are_those_of_plain_attention(
+    lengths: list[int], head_size: int, dropout: float, window: int | None
+) -> None:
+    rule = AttentionRule(2, dropout, window)
     ends = [0, *np.cumsum(lengths).tolist()]
     generator = torch.Generator().manual_seed(len(lengths))
     qkv = torch.randn(ends[-1], 6, head_size, generator=generator).requires_grad_()
     dout = torch.randn(ends[-1], 2, head_size, generator=generator)
     seed = torch.tensor([2**31 - 2, 12345])
 
-    found, _ = torch.ops.clozeline.attend_short(qkv, torch.tensor(ends).int(), max(lengths) + 5, dropout, seed)
+    offsets = SimpleNamespace(ends_S1=torch.tensor(ends).int(), longest=max(lengths) + 5)
+    found = attend_triton(qkv, offsets, rule, seed).view_as(dout)
     expected = attend_plainly(qkv, ends, rule, seed)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
 
@@ -131,7 +146,7 @@ def test_a_model_trains_with_the_kernel(monkeypatch, backend: str | None, recomp
     """Equally for one state of the device's generator, compiled whole, and where layers are computed again."""
     monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
     model = random_model(section("bert", "attention_probs_dropout_prob=0.25"), SMALL_VOCABULARY).train()
-    set_triton(model)
+    set_triton(model, {rule_of(model.encoder.shape, None): 16})
     assert attention_of(model) == "Triton"
 
     def gradients(seed: int) -> Tensor:
@@ -146,6 +161,28 @@ def test_a_model_trains_with_the_kernel(monkeypatch, backend: str | None, recomp
         torch._dynamo.reset()
         model.compile_parts(backend)
     torch.testing.assert_close(gradients(0), expected, atol=1e-5, rtol=1e-4)
+
+
+@interpreted
+def test_a_model_with_windows_trains_with_the_kernel(monkeypatch) -> None:
+    """As one without it: in two of three layers, with rotated queries and keys."""
+    model = random_model(section("modernbert"), SMALL_VOCABULARY).train()
+    batch = batch_of([40, 9, 1, 23])
+
+    def gradients() -> Tensor:
+        loss = model(batch).mlm_sum
+        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.encoder.layers.parameters()))])
+
+    expected = gradients()
+    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
+    monkeypatch.setattr(attention, "attend_flash", attend_without_flash)
+    set_triton(model, {rule_of(model.encoder.shape, 3): 16})
+    assert [module.triton for module in model.modules() if isinstance(module, Attention)] == [False, True, True, False]
+    torch.testing.assert_close(gradients(), expected, atol=1e-5, rtol=1e-4)
+
+
+def attend_without_flash(qkv_TNd: Tensor, offsets: SequenceOffsets, rule: AttentionRule, rotation: Rotation) -> Tensor:
+    return attend_one_by_one(attention.rotate_projections(qkv_TNd, rule.heads, rotation), offsets, rule)
 
 
 @interpreted
@@ -187,12 +224,13 @@ def shared_memory(kernel, size, constants, dtype):
     return triton.compile(source, GPUTarget("cuda", int(sys.argv[2]), 32), options).metadata.shared
 
 found = {}
-for longest, head_size in json.loads(sys.argv[1]):
-    constants = kernels.constants_of(16, head_size, 0.1) | {"WITH_DQ": longest <= kernels.ONE_BLOCK}
+for longest, head_size, dropout, window in json.loads(sys.argv[1]):
+    rule = kernels.Rule(longest, dropout, window)
+    constants = rule.constants(16, head_size) | {"WITH_DQ": longest <= kernels.ONE_BLOCK}
     sizes = {
-        "_short_attention_forward": kernels.forward_blocks(head_size),
-        "_short_attention_backward_q": kernels.query_blocks(head_size),
-        "_short_attention_backward_kv": kernels.key_blocks(longest, head_size),
+        "_packed_attention_forward": kernels.forward_blocks(head_size),
+        "_packed_attention_backward_q": kernels.query_blocks(head_size),
+        "_packed_attention_backward_kv": kernels.key_blocks(longest, head_size),
     }
     for name, size in sizes.items():
         shared = shared_memory(getattr(kernels, name), size, constants, "bf16")
@@ -209,10 +247,12 @@ def test_kernels_compile_for_gpus(tmp_path, capability: int) -> None:
     """In a process that does not interpret them, without a GPU."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
-    sizes = json.dumps([[64, 32], [128, 64], [512, 64], [512, 128]])
+    sizes = json.dumps(
+        [[64, 32, 0.1, -1], [128, 64, 0.1, -1], [512, 64, 0.1, -1], [512, 128, 0.1, -1], [8192, 64, 0.0, 64]]
+    )
     words = [sys.executable, "-c", COMPILING, sizes, str(capability)]
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout)
     print(found)
-    assert len(found) == 12 and max(found.values()) <= 1024 * KILOBYTES[capability]
+    assert len(found) == 15 and max(found.values()) <= 1024 * KILOBYTES[capability]
