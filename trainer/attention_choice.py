@@ -35,7 +35,9 @@ from trainer.models.shape import EncoderShape
 
 FLASH = "FlashAttention-2"
 TRITON = "Triton"
-"""What a checkpoint records."""
+"""What a checkpoint records. The first stands for any flash attention of torch."""
+
+TORCHS = "torch's flash attention"
 
 SWITCH = "CLOZELINE_TRITON_ATTENTION"
 
@@ -51,7 +53,7 @@ TRIAL_TOKENS = 32_768
 """Tokens of the timed rows, half of what a large GPU computes at once. Their projections take 1.5 GB in BERT-large."""
 
 OTHER_WEIGHTS = (
-    "The steps before used the Triton kernel for attention with dropout, and %s. FlashAttention-2 drops other weights, "
+    "The steps before used the Triton kernel for attention with dropout, and %s. Flash attention drops other weights, "
     "so the losses to come are not those of a run that was not interrupted."
 )
 
@@ -79,11 +81,12 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
             logger.warning(OTHER_WEIGHTS, f"the recipe or {SWITCH} has changed since")
         return
 
-    what = "Attention with dropout" if has_dropout(model) else "Attention within windows"
+    has_windows = all(rule.window is not None for rule in rules)
+    what = "Attention within windows" if has_windows else "Attention with dropout"
     dtype = DTYPES[recipe.engine.precision]
     if recorded == FLASH:
         if has_flash(rules, dtype):
-            logger.info("%s: %s, as in the steps before.", what, FLASH)
+            logger.info("%s: %s, as in the steps before.", what, TORCHS)
         return
 
     lengths = row_lengths(folders, TRIAL_TOKENS)
@@ -91,13 +94,13 @@ def choose_attention(model: PretrainingModel, recipe: Recipe, folders: list[Pair
     fault, speedup = outcome_of(trials, any_speed=recorded == TRITON or recipe.engine.deterministic)
     if fault is not None:
         if fault != NO_FLASH:
-            logger.info("%s: %s; not the Triton kernel: %s.", what, FLASH, fault)
+            logger.info("%s: %s; not the Triton kernel: %s.", what, TORCHS, fault)
         if recorded == TRITON and has_dropout(model):
             logger.warning(OTHER_WEIGHTS, "it cannot be used here")
         return
 
     set_triton(model, rules)
-    reason = "as in the steps before" if recorded else f"{speedup:.2f} times as fast as {FLASH} here"
+    reason = "as in the steps before" if recorded else f"{speedup:.2f} times as fast as {TORCHS} here"
     logger.info("%s: a Triton kernel, %s.", what, reason)
 
 
@@ -129,7 +132,7 @@ def set_triton(model: PretrainingModel, rules: dict[AttentionRule, int]) -> None
     """Let the layers with these rules use the Triton kernel."""
     for module in model.modules():
         if isinstance(module, Attention):
-            module.triton = rule_of(module.shape, module.window) in rules
+            module.triton = rules.get(rule_of(module.shape, module.window)) == module.shape.head_size
 
 
 def has_dropout(model: PretrainingModel) -> bool:
@@ -152,7 +155,7 @@ def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
             continue
         for layer in range(shape.num_hidden_layers):
             rule = rule_of(shape, shape.window_of(layer))
-            if rule.uses_triton:
+            if rule.uses_triton and rule.window != 0:
                 rules[rule] = shape.head_size
     return rules
 
@@ -205,8 +208,10 @@ def try_kernel(rules: dict[AttentionRule, int], lengths: list[int], longest: int
         torch.cuda.empty_cache()
         torch.cuda.synchronize(device)
     except RuntimeError:
-        raise UsageError(
+        broken = (
             f"The trial of the Triton attention kernel broke the GPU's context ({trial.fault}). Start again with the "
             f"environment variable {SWITCH}=0."
-        ) from None
+        )
+        logger.error(broken)  # other ranks may end this one before it can say so
+        raise UsageError(broken) from None
     return trial

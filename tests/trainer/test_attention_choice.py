@@ -32,7 +32,7 @@ from trainer.checkpoint.state import TrainingState
 from trainer.config.load import load_recipe
 from trainer.config.phases import Phase
 from trainer.models.attention import AttentionRule
-from trainer.models.attention_trial import kept_weights, random_rows
+from trainer.models.attention_trial import checks_of, kept_weights
 from trainer.models.encoder import Attention
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import empty_model
@@ -65,11 +65,11 @@ FOLDERS: list[Any] = [SimpleNamespace(max_length=128, manifest=SimpleNamespace(s
     ("recorded", "trial", "changes", "said"),
     [
         (None, FAST, [], ["a Triton kernel, 1.30 times as fast"]),
-        (None, Trial(None, 0.9), [], ["FlashAttention-2; not the Triton kernel: it is 0.90 times"]),
+        (None, Trial(None, 0.9), [], ["torch's flash attention; not the Triton kernel: it is 0.90 times"]),
         (None, Trial(None, 0.9), ["engine.deterministic=true"], ["a Triton kernel, 0.90 times"]),
         (TRITON, Trial(None, 0.9), [], ["a Triton kernel, as in the steps before"]),
         (TRITON, Trial("it is wrong"), [], ["not the Triton kernel: it is wrong", "drops other weights"]),
-        (FLASH, FAST, [], ["FlashAttention-2, as in the steps before"]),
+        (FLASH, FAST, [], ["torch's flash attention, as in the steps before"]),
         (None, Trial(NO_FLASH), [], []),
         (TRITON, Trial(NO_FLASH), [], ["drops other weights"]),
     ],
@@ -143,8 +143,10 @@ def test_windows_have_the_kernel_at_any_length(monkeypatch, caplog, dropout: flo
     with caplog.at_level("INFO"):
         choose_attention(model, load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"]), folders, None)
     assert [module.triton for module in model.modules() if isinstance(module, Attention)] == used
-    what = "with dropout" if dropout else "within windows"
-    assert caplog.messages == [f"Attention {what}: a Triton kernel, 1.30 times as fast as FlashAttention-2 here."]
+    what = "with dropout" if length == 128 else "within windows"
+    assert caplog.messages == [
+        f"Attention {what}: a Triton kernel, 1.30 times as fast as torch's flash attention here."
+    ]
 
 
 def test_a_checkpoint_records_what_the_layers_use() -> None:
@@ -189,8 +191,37 @@ def test_trial_rows_are_as_long_as_those_of_the_run() -> None:
     assert row_lengths(folders, 6000) == lengths
     assert lengths[1:] != sorted(lengths[1:], reverse=True)
 
-    rows = random_rows(lengths, 8, 2, torch.empty(4)).up_to(100)
-    assert 93 < len(rows.qkv_TNd) == int(rows.ends_S1[-1]) <= 100
+
+def test_the_trial_checks_what_a_run_can_meet() -> None:
+    """Batches of short rows alone have other kernels; evaluations within windows have no dropout."""
+    dropping, window, both = (AttentionRule(2, 0.1), AttentionRule(2, window=9), AttentionRule(2, 0.1, window=9))
+    assert checks_of(dropping, 512) == [(dropping, 512), (dropping, 128)]
+    assert checks_of(dropping, 100) == [(dropping, 100)]
+    assert checks_of(window, 8192) == [(window, 8192), (window, 128)]
+    assert checks_of(both, 128) == [(both, 128), (window, 128)]
+
+
+def test_only_heads_of_the_size_that_was_tried_have_the_kernel() -> None:
+    """The generator's head has 48 values, which the kernel cannot compute."""
+    changes = ["hidden_size=128", "num_attention_heads=1", "embedding_size=32", "generator_size=0.375"]
+    model = model_of("electra", *changes)
+    set_triton(model, rules_of(model))
+    used = {module.shape.head_size: module.triton for module in model.modules() if isinstance(module, Attention)}
+    assert used == {128: True, 48: False}
+
+
+def test_a_window_of_one_token_has_nothing_to_choose() -> None:
+    assert rules_of(model_of("modernbert", "window=1", "attention_probs_dropout_prob=0.0")) == {}
+
+
+@pytest.mark.parametrize("trial", [Trial(None, 0.9), Trial("it is wrong"), Trial(NO_FLASH)])
+def test_a_resume_without_dropout_may_use_another_kernel(monkeypatch, caplog, trial: Trial) -> None:
+    """It changes the results by rounding, which is no reason for a warning."""
+    monkeypatch.setattr(attention_choice, "run_on_all_ranks", lambda _: [trial])
+    model = model_of("modernbert", "attention_probs_dropout_prob=0.0")
+    choose_attention(model, load_recipe("bert_base", ["data.pairs=pairs", "run.output=run"]), FOLDERS, TRITON)
+    assert attention_of(model) == (FLASH if trial.fault else TRITON)
+    assert not any(record.levelname == "WARNING" for record in caplog.records)
 
 
 def test_dropout_masks_look_random() -> None:

@@ -190,7 +190,7 @@ def attend_triton(qkv_TNd: Tensor, offsets: SequenceEnds, rule: AttentionRule, s
     if seed is None and rule.dropout:
         seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)
     if seed is None:
-        seed = offsets.ends_S1.new_zeros(2, dtype=torch.int64)
+        seed = offsets.ends_S1.new_empty(2, dtype=torch.int64)  # which is not read
     window = NO_WINDOW if rule.window is None else rule.window
     y_THd, _ = torch.ops.clozeline.attend_packed(qkv_TNd, offsets.ends_S1, seed, offsets.longest, rule.dropout, window)
     return y_THd.flatten(1)
@@ -367,8 +367,9 @@ def rotation_of(positions_T: Tensor, base: float, head_size: int) -> Rotation:
 
 def rotate_projections(qkv_TNd: Tensor, heads: int, rotation: Rotation) -> Tensor:
     """Return (T, N, d) with the heads of queries and keys rotated."""
-    rotated = (qkv_TNd.shape[1] + heads) // 2
-    return torch.cat([rotate(qkv_TNd[:, :rotated], rotation), qkv_TNd[:, rotated:]], dim=1)
+    key_heads = (qkv_TNd.shape[1] - heads) // 2
+    queries_and_keys, values = qkv_TNd.split([heads + key_heads, key_heads], dim=1)
+    return torch.cat([rotate(queries_and_keys, rotation), values], dim=1)
 
 
 def rotate(x_TNd: Tensor, rotation: Rotation) -> Tensor:

@@ -23,8 +23,14 @@ from trainer.models.attention import SEED_RANGE, AttentionRule, attend_flash, at
 ALLOWED_ERROR = 2
 """The largest relative error of an output or gradient, in units of the dtype's precision: 0.016 in bf16."""
 
-CHECKED_TOKENS = 2048
-"""Plain attention keeps the scores of a sequence in float32, so only some tokens are compared: 0.2 GB with 12 heads."""
+CHECKED_LENGTHS = (1500, 1, 300, 77, 128, 17)
+"""The rows that are compared, none of them longer than the run's. Most end within a block.
+
+Plain attention keeps a row's scores in float32, so longer ones would take gigabytes.
+"""
+
+SHORT = 128
+"""Rows of up to so many tokens have other kernels (attention_triton.ONE_BLOCK)."""
 
 WARM_UP = 3
 ROUNDS = 10
@@ -39,12 +45,6 @@ class Rows(NamedTuple):
     ends_S1: Tensor
     longest: int
     dout_THd: Tensor
-
-    def up_to(self, tokens: int) -> Rows:
-        """Return the first whole rows of at most `tokens` tokens together, or a part of the first if it is longer."""
-        ends_S1 = self.ends_S1[: max(2, int((self.ends_S1 <= tokens).sum()))].clamp(max=tokens)
-        total = int(ends_S1[-1])
-        return Rows(self.qkv_TNd[:total], ends_S1, self.longest, self.dout_THd[:total])
 
 
 def random_rows(lengths: list[int], longest: int, heads: int, like: Tensor) -> Rows:
@@ -67,10 +67,11 @@ def compare(
     """
     triton, flash = 0.0, 0.0
     for rule, head_size in rules.items():
+        for checked in checks_of(rule, longest):
+            fault = fault_of_kernel(checked, head_size, like)
+            if fault is not None:
+                return fault, 0.0
         rows = random_rows(lengths, longest, rule.heads, like.new_empty(head_size))
-        fault = fault_of_kernel(rows, rule)
-        if fault is not None:
-            return fault, 0.0
         times = time_kernels(rows, rule)
         triton, flash = triton + times.triton, flash + times.flash
     return None, flash / triton
@@ -79,9 +80,25 @@ def compare(
 # Right
 
 
-def fault_of_kernel(rows: Rows, rule: AttentionRule) -> str | None:
+class Check(NamedTuple):
+    """A rule, and the length in tokens that no row of a batch exceeds, which decides on the kernels."""
+
+    rule: AttentionRule
+    longest: int
+
+
+def checks_of(rule: AttentionRule, longest: int) -> list[Check]:
+    """Return what a run can meet: batches of short rows alone, and within windows evaluations, without dropout."""
+    rules = [rule, rule._replace(dropout=0.0)] if rule.window is not None and rule.dropout else [rule]
+    limits = [longest, SHORT] if longest > SHORT else [longest]
+    return [Check(one, limit) for one in rules for limit in limits]
+
+
+def fault_of_kernel(check: Check, head_size: int, like: Tensor) -> str | None:
     """Return what is wrong with the Triton kernel's outputs and gradients, None if they are right."""
-    rows = rows.up_to(CHECKED_TOKENS)
+    rule, longest = check
+    lengths = [min(length, longest) for length in CHECKED_LENGTHS]
+    rows = random_rows(lengths, longest, rule.heads, like.new_empty(head_size))
     seed = torch.randint(SEED_RANGE, (2,), device=rows.qkv_TNd.device)
     found = with_gradients(lambda qkv: attend_triton(qkv, rows, rule, seed), rows)
 

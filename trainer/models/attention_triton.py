@@ -87,17 +87,13 @@ def _is_kept(query_keys, key_places, THRESHOLD: tl.constexpr):
 @triton.jit
 def _first_seen(first, BLOCK: tl.constexpr, WINDOW: tl.constexpr):
     """Return where the first block of BLOCK tokens begins that tokens from `first` on see."""
-    if WINDOW == NO_WINDOW:
-        return 0
-    return tl.maximum(first - WINDOW, 0) // BLOCK * BLOCK
+    return 0 if WINDOW == NO_WINDOW else tl.maximum(first - WINDOW, 0) // BLOCK * BLOCK
 
 
 @triton.jit
 def _last_seen(end, length, WINDOW: tl.constexpr):
     """Return where the tokens end that those before `end` see."""
-    if WINDOW == NO_WINDOW:
-        return length
-    return tl.minimum(end + WINDOW, length)
+    return length if WINDOW == NO_WINDOW else tl.minimum(end + WINDOW, length)
 
 
 @triton.jit

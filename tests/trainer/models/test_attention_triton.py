@@ -26,7 +26,7 @@ from tests.trainer.models.test_attention import LENGTHS, batch_of
 from trainer.attention_choice import attention_of, rule_of, set_triton
 from trainer.models import attention, attention_trial
 from trainer.models.attention import AttentionRule, Rotation, attend_one_by_one, attend_triton
-from trainer.models.attention_trial import fault_of_kernel, kept_weights, random_rows
+from trainer.models.attention_trial import Check, checks_of, fault_of_kernel, kept_weights
 from trainer.models.batch import SequenceOffsets
 from trainer.models.encoder import Attention
 
@@ -131,11 +131,12 @@ def test_the_trial_draws_the_same_masks() -> None:
 
 @interpreted
 def test_the_trial_passes_the_kernel_and_finds_another_mask(monkeypatch) -> None:
-    rows = random_rows([90, 1, 40], 128, 2, torch.empty(64, dtype=torch.float16))
-    rule = AttentionRule(2, 0.1)
-    assert fault_of_kernel(rows, rule) is None
+    monkeypatch.setattr(attention_trial, "CHECKED_LENGTHS", (90, 1, 40))
+    like = torch.empty(64, dtype=torch.float16)
+    for check in checks_of(AttentionRule(2, 0.1, window=9), 140):
+        assert fault_of_kernel(check, 64, like) is None
     monkeypatch.setattr(attention_trial, "threshold_of", lambda dropout: int(dropout * 1.1 * 2**32))
-    found = fault_of_kernel(rows, rule)
+    found = fault_of_kernel(Check(AttentionRule(2, 0.1), 128), 64, like)
     assert found is not None and found.startswith("its outputs are ")
 
 
