@@ -63,8 +63,8 @@ class TrainingState(BaseModel):
     threads: int = 0
     cores: int = 0
 
-    # On a GPU, the kernel of attention with dropout or within windows (trainer/attention_choice.py). With dropout, another
-    # one drops other weights.
+    # On a GPU, the kernel of attention with dropout or within windows (trainer/attention_choice.py). With dropout,
+    # another one drops other weights.
     attention: str = ""
 
     # With run.max_hours, the speed (trainer/hours.py) from which the number of steps follows, once that is fixed.
