@@ -13,7 +13,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
@@ -60,6 +60,28 @@ LITTLE_TEXT = 2_000_000
 LEARNED_BY_HEART = 100_000  # bytes: minutes of training go over so little hundreds of times
 MEASURED_TEXT = 20_000_000
 """Bytes of text: below the first little is learned, and the losses that recipes give were measured with the second."""
+
+
+class Result(NamedTuple):
+    """What ten minutes of one core gave of some text (docs/gallery.md has the table).
+
+    bits: the loss for each character of a hidden token; line: that of word frequencies alone. share: of hidden tokens
+    that were filled in exactly.
+    """
+
+    megabytes: int
+    bits: float
+    line: float
+    share: float
+
+
+TEN_MINUTES = (
+    Result(2, 2.48, 3.24, 0.195),
+    Result(10, 2.14, 3.17, 0.235),
+    Result(50, 2.09, 3.19, 0.244),
+    Result(250, 2.17, 3.04, 0.218),
+)
+"""Of `cpu_minutes` on English, in the order of sizes."""
 
 
 class Setting(NamedTuple):
@@ -221,11 +243,19 @@ def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
 
 
 def expected(look: Look, sections: Sections) -> list[str]:
-    """Return what the recipe's header says of its results, if that is of such text and of no longer a training."""
+    """Return what was measured of other English text, if that is of such a size and of no longer a training."""
     train, language = sections["train"], sections["shard"]["language"].value
     if "schedule.warmup_steps" in train or language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
-    found = recipe_comment(train["config"].value, "Expected")
+    recipe = train["config"].value
+    if recipe == CPU_RECIPES[0][1]:
+        nearest = min(TEN_MINUTES, key=lambda result: abs(log(look.text_bytes / 1e6 / result.megabytes)))
+        return [
+            f"For comparison, ten minutes of one core with {nearest.megabytes} MB of other English: "
+            f"{nearest.share:.0%} of blanks filled in exactly, and {nearest.bits} bits for each character, where word "
+            f"frequencies alone have {nearest.line}."
+        ]
+    found = recipe_comment(recipe, "Expected")
     return [f"For comparison, of other text: {found}"] if found else []
 
 

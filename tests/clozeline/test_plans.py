@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from clozeline.start.decide import Machine, changes, decide, too_few_gpus
+from clozeline.start.decide import TEN_MINUTES, Machine, changes, decide, expected, too_few_gpus
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 
@@ -86,3 +88,19 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
 def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int, said: str) -> None:
     warnings = list(too_few_gpus({"config": recipe, "processes": planned}, Machine(found)))
     assert [said in line for line in warnings] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (10_000, 250)])
+def test_what_to_expect_is_that_of_the_nearest_size(megabytes: float, nearest: int) -> None:
+    look = look_at(megabytes)
+    (line,) = expected(look, decide("corpus", look, Machine(0), 0.17, None))
+    assert f"with {nearest} MB of other English" in line
+    assert expected(look, decide("corpus", look, Machine(0), 0.05, None)) == [], "a shorter training"
+    assert expected(look, decide("corpus", look, Machine(0), 0.17, "de")) == []
+
+
+def test_the_page_of_results_has_the_same_figures() -> None:
+    page = (Path(__file__).parents[2] / "docs/gallery.md").read_text()
+    for result in TEN_MINUTES:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {result.megabytes} MB |")]
+        assert row.endswith(f"| {result.line:.2f} | {result.bits:.2f} | {result.share:.1%} |")
