@@ -7,8 +7,8 @@ documents, the smaller ones parts of the larger. Everything runs on one core. Fi
 ones continue.
 
 All models are measured on HELD_OUT, at random positions that are all [MASK] (quality_measure.py). Prints a line for
-each: the recipe and its steps; the loss and that of word frequencies alone, in bits for each character, since every
-text has a vocabulary of its own; and the share of hidden tokens that are filled in exactly.
+each: the recipe, its steps, the loss, the loss of predicting by word frequencies alone, and the share of hidden tokens
+that are predicted exactly. Losses are in bits per character, because each text has its own vocabulary.
 """
 
 from __future__ import annotations

@@ -161,10 +161,7 @@ def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
 
 
 def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
-    """Return lengths with the distribution of all folders' rows, about `tokens` tokens in total, in a random order.
-
-    The longest is the first, so that a part of them has a row of several blocks.
-    """
+    """Return lengths with the distribution of all folders' rows, about `tokens` tokens in total, in a random order."""
     counts: dict[int, int] = {}
     for folder in folders:
         for length, rows in enumerate(folder.manifest.statistics["lengths"]):
@@ -180,13 +177,12 @@ def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
         seen += counts[length]
         lengths += [length] * (round(wanted * seen / rows) - len(lengths))
 
-    others = lengths[1:]
-    random.Random(0).shuffle(others)
-    return [*lengths[:1], *others]
+    random.Random(0).shuffle(lengths)
+    return lengths
 
 
 def try_kernel(rules: dict[AttentionRule, int], lengths: list[int], longest: int, dtype: torch.dtype) -> Trial:
-    """Compare the Triton kernel with plain attention and FlashAttention-2 on this rank's GPU. Leaves no trace.
+    """Compare the Triton kernel with plain and flash attention on this rank's GPU. Leaves no trace.
 
     Any exception is a fault, since compilers and drivers raise many kinds. Raises UsageError if the GPU is of no use
     after it.

@@ -44,8 +44,8 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
 GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
 """(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
-FOR_CPU = "for so many hours of a CPU"  # why it is one of these
-FOR_GPUS = "for so many hours of GPUs"
+FOR_CPU = "for this many hours on a CPU"  # why it is one of these
+FOR_GPUS = "for this many hours on GPUs"
 FOR_LITTLE_TEXT = "for so little text"
 
 LEAST_HOURS = 0.01
@@ -58,15 +58,15 @@ FEWEST_BATCHES = 2
 """Batches that the text has to fill: one is needed, but the size is an estimate, and copies are dropped."""
 LITTLE_TEXT = 2_000_000
 LEARNED_BY_HEART = 100_000  # bytes: minutes of training go over so little hundreds of times
-MEASURED_TEXT = 20_000_000
-"""Bytes of text: below the first little is learned, and the losses that recipes give were measured with the second."""
+ENOUGH_TEXT = 10_000_000
+"""Bytes of text: below the first little is learned, and ten minutes learn hardly more from more than the second."""
 
 
 class Result(NamedTuple):
-    """What ten minutes of one core gave of some text (docs/gallery.md has the table).
+    """What ten minutes on one core reached with some amount of text (the table of docs/gallery.md).
 
-    bits: the loss for each character of a hidden token; line: that of word frequencies alone. share: of hidden tokens
-    that were filled in exactly.
+    bits: the loss per character of hidden tokens. line: the loss of predicting by word frequencies alone. share: the
+    share of hidden tokens that were predicted exactly.
     """
 
     megabytes: int
@@ -81,7 +81,7 @@ TEN_MINUTES = (
     Result(50, 2.09, 3.19, 0.244),
     Result(250, 2.17, 3.04, 0.218),
 )
-"""Of `cpu_minutes` on English, in the order of sizes."""
+"""With `cpu_minutes` on English, smallest text first."""
 
 
 class Setting(NamedTuple):
@@ -214,7 +214,7 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
             expected = "learns this text by heart, and says little about any other"
         yield (
             f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that {expected}. Add text: "
-            f"{LITTLE_TEXT / 1e6:g} MB or more; the losses that recipes give are of {MEASURED_TEXT / 1e6:g} MB."
+            f"{LITTLE_TEXT / 1e6:g} MB or more; {ENOUGH_TEXT / 1e6:g} MB is enough for ten minutes of training."
         )
     yield from few_hours(*(sections["train"][key].value for key in ("config", "run.max_hours")))
 
@@ -251,9 +251,9 @@ def expected(look: Look, sections: Sections) -> list[str]:
     if recipe == CPU_RECIPES[0][1]:
         nearest = min(TEN_MINUTES, key=lambda result: abs(log(look.text_bytes / 1e6 / result.megabytes)))
         return [
-            f"For comparison, ten minutes of one core with {nearest.megabytes} MB of other English: "
-            f"{nearest.share:.0%} of blanks filled in exactly, and {nearest.bits} bits for each character, where word "
-            f"frequencies alone have {nearest.line}."
+            f"For comparison, ten minutes on one core with {nearest.megabytes} MB of other English text: "
+            f"{nearest.share:.0%} of blanks filled in exactly, at {nearest.bits} bits per character; word frequencies "
+            f"alone have {nearest.line}."
         ]
     found = recipe_comment(recipe, "Expected")
     return [f"For comparison, of other text: {found}"] if found else []

@@ -94,7 +94,7 @@ def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int,
 def test_what_to_expect_is_that_of_the_nearest_size(megabytes: float, nearest: int) -> None:
     look = look_at(megabytes)
     (line,) = expected(look, decide("corpus", look, Machine(0), 0.17, None))
-    assert f"with {nearest} MB of other English" in line
+    assert f"with {nearest} MB of other English text" in line
     assert expected(look, decide("corpus", look, Machine(0), 0.05, None)) == [], "a shorter training"
     assert expected(look, decide("corpus", look, Machine(0), 0.17, "de")) == []
 

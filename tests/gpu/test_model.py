@@ -138,7 +138,7 @@ def seeded(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def test_dropout_and_gelu_of_fused_layers(device) -> None:
-    """The mask of the backward pass is that of the forward pass; GELU is within one unit in the last place."""
+    """The backward pass uses the mask of the forward pass; GELU is within one unit in the last place."""
     if device.type != "cuda":
         pytest.skip("needs a card")
     x = torch.randn(4096, 1024, device=device, dtype=torch.bfloat16).requires_grad_()

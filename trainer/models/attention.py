@@ -184,8 +184,8 @@ def choose_flash(dropout: float) -> str:
 def attend_triton(qkv_TNd: Tensor, offsets: SequenceEnds, rule: AttentionRule, seed: Tensor | None = None) -> Tensor:
     """Compute (T, N, d) -> (T, D) with the Triton kernel.
 
-    seed: of its dropout mask, two int64; by default from the device's generator, from which flash attention's mask
-    comes, too, so recomputed layers draw the same one again.
+    seed: of its dropout mask, two int64. By default it comes from the device's generator, as flash attention's mask
+    does, so recomputed layers draw the same mask again.
     """
     if seed is None and rule.dropout:
         seed = torch.randint(SEED_RANGE, (2,), device=qkv_TNd.device)

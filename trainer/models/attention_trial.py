@@ -1,4 +1,4 @@
-"""Compares the Triton attention kernel with plain float32 attention and with FlashAttention-2, on this process's GPU.
+"""Compares the Triton attention kernel with plain float32 attention and torch's flash attention, on this process's GPU.
 
 The plain one draws the kernel's dropout masks again, so that outputs and gradients must agree up to rounding.
 
@@ -30,7 +30,7 @@ Plain attention keeps a row's scores in float32, so longer ones would take gigab
 """
 
 SHORT = 128
-"""Rows of up to so many tokens have other kernels (attention_triton.ONE_BLOCK)."""
+"""Rows up to this many tokens use different kernels (attention_triton.ONE_BLOCK)."""
 
 WARM_UP = 3
 ROUNDS = 10
@@ -60,7 +60,7 @@ def random_rows(lengths: list[int], longest: int, heads: int, like: Tensor) -> R
 def compare(
     rules: dict[AttentionRule, int], lengths: list[int], longest: int, like: Tensor
 ) -> tuple[str | None, float]:
-    """Return what is wrong with the kernel, and how many times as fast as FlashAttention-2 it is.
+    """Return what is wrong with the kernel, and how many times as fast as torch's flash attention it is.
 
     rules: with the head size of each; one layer of each is timed. longest: tokens of the longest row that a run may
     have. like: of the dtype and device to use.

@@ -328,27 +328,16 @@ def key_blocks(longest: int, head_size: int) -> Blocks:
     return Blocks(32, 64, 4 if head_size <= 64 else 8)
 
 
-class Rule(NamedTuple):
-    """What a call computes, apart from its tensors.
-
-    longest: tokens of the longest sequence, or more. dropout: of attention weights. window: how many tokens on each
-    side a token sees, or NO_WINDOW.
-    """
-
-    longest: int
-    dropout: float
-    window: int
-
-    def constants(self, heads: int, head_size: int) -> dict[str, Any]:
-        """Return the values that all kernels are compiled for."""
-        return {
-            "H": heads,
-            "D": head_size,
-            "SCALE": math.log2(math.e) / math.sqrt(head_size),
-            "THRESHOLD": threshold_of(self.dropout),
-            "RESCALE": 1.0 / (1.0 - self.dropout),
-            "WINDOW": self.window,
-        }
+def constants_of(heads: int, head_size: int, dropout: float, window: int) -> dict[str, Any]:
+    """Return the values that all kernels are compiled for."""
+    return {
+        "H": heads,
+        "D": head_size,
+        "SCALE": math.log2(math.e) / math.sqrt(head_size),
+        "THRESHOLD": threshold_of(dropout),
+        "RESCALE": 1.0 / (1.0 - dropout),
+        "WINDOW": window,
+    }
 
 
 @torch.library.custom_op("clozeline::attend_packed", mutates_args=())
@@ -358,7 +347,8 @@ def attend_packed(
     """Return each head's output, (T, H, d), and the log-sum-exp of its scores in base 2, (H, T) in float32.
 
     qkv_TNd: 16-bit, contiguous heads of queries, then keys, then values. ends_S1: int32: 0, then where each sequence
-    ends; the last one ends at T. seed: two int64 in [0, 2**32), which are read only with dropout. Others: as in `Rule`.
+    ends; the last one ends at T, and none has more than `longest` tokens. seed: two int64 in [0, 2**32), which are read
+    only with dropout. window: how many tokens on each side a token sees, or NO_WINDOW.
     """
     qkv_TNd = qkv_TNd.contiguous()
     tokens, heads, head_size = len(qkv_TNd), qkv_TNd.shape[1] // 3, qkv_TNd.shape[2]
@@ -368,7 +358,7 @@ def attend_packed(
     size = forward_blocks(head_size)
     blocks = triton.cdiv(longest, size.queries)
     inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, tokens, blocks)
-    options = Rule(longest, dropout, window).constants(heads, head_size) | size.options()
+    options = constants_of(heads, head_size, dropout, window) | size.options()
     _launch(_packed_attention_forward, (blocks * (len(ends_S1) - 1), heads), inputs, options)
     return out_THd, sums_HT
 
@@ -382,7 +372,7 @@ def attend_packed_backward(dout_THd: Tensor, saved: list[Tensor], longest: int, 
     dqkv_TNd = torch.empty_like(qkv_TNd)
     deltas_HT = torch.empty_like(sums_HT)
 
-    constants = Rule(longest, dropout, window).constants(heads, head_size)
+    constants = constants_of(heads, head_size, dropout, window)
     sequences = len(ends_S1) - 1
     inputs = (qkv_TNd, ends_S1, seed, out_THd, sums_HT, dout_THd, dqkv_TNd, deltas_HT, tokens)
     if longest > ONE_BLOCK:

@@ -226,8 +226,7 @@ def shared_memory(kernel, size, constants, dtype):
 
 found = {}
 for longest, head_size, dropout, window in json.loads(sys.argv[1]):
-    rule = kernels.Rule(longest, dropout, window)
-    constants = rule.constants(16, head_size) | {"WITH_DQ": longest <= kernels.ONE_BLOCK}
+    constants = kernels.constants_of(16, head_size, dropout, window) | {"WITH_DQ": longest <= kernels.ONE_BLOCK}
     sizes = {
         "_packed_attention_forward": kernels.forward_blocks(head_size),
         "_packed_attention_backward_q": kernels.query_blocks(head_size),
