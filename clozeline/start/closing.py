@@ -37,6 +37,8 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str], is_new: bo
         line = f"Loss on held-out documents: {loss:.2f} nats per blank"
         if "eval_unigram_loss" in found:
             line += f"; word frequencies alone give {found['eval_unigram_loss']:.2f}"
+        if "eval_mlm_accuracy_masked" in found:
+            line += f". {found['eval_mlm_accuracy_masked']:.0%} of blanks are filled in exactly"
         documents = open_manifest(os.path.join(output, "text_heldout")).totals.get("documents", 0)
         yield f"{line}."
         if documents < FEW_HELD_OUT:

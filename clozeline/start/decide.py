@@ -70,18 +70,21 @@ class Result(NamedTuple):
     """
 
     megabytes: int
+    entries: int
     bits: float
     line: float
     share: float
 
 
 TEN_MINUTES = (
-    Result(2, 2.48, 3.24, 0.195),
-    Result(10, 2.14, 3.17, 0.235),
-    Result(50, 2.09, 3.19, 0.244),
-    Result(250, 2.17, 3.04, 0.218),
+    Result(2, 8_000, 2.48, 3.24, 0.195),
+    Result(10, 8_000, 2.14, 3.17, 0.235),
+    Result(50, 8_000, 2.09, 3.19, 0.244),
+    Result(250, 16_000, 2.17, 3.04, 0.218),
 )
 """With `cpu_minutes` on English, smallest text first."""
+ABOUT_TEN_MINUTES = (0.14, 0.4)  # hours for which these are shown
+MOST_COMPARED = 1_000_000_000  # bytes of text
 
 
 class Setting(NamedTuple):
@@ -214,7 +217,7 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
             expected = "learns this text by heart, and says little about any other"
         yield (
             f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that {expected}. Add text: "
-            f"{LITTLE_TEXT / 1e6:g} MB or more; {ENOUGH_TEXT / 1e6:g} MB is enough for ten minutes of training."
+            f"more than {LITTLE_TEXT / 1e6:g} MB; {ENOUGH_TEXT / 1e6:g} MB is enough for ten minutes of training."
         )
     yield from few_hours(*(sections["train"][key].value for key in ("config", "run.max_hours")))
 
@@ -237,7 +240,10 @@ def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
     if machine.gpus:
         advice = f"Set processes = {machine.gpus}."
     else:
-        advice = "A CPU takes hundreds of times as long. Give another --output for a plan that fits this machine."
+        advice = (
+            "In the same hours a CPU makes a small fraction of the steps. Set config to a recipe for a CPU, such as "
+            f'"{CPU_RECIPES[0][1]}", and processes = 1, or give another --output for another plan.'
+        )
     has = counted(machine.gpus, "GPU") if machine.gpus else "no GPU"
     yield f"Warning: the plan's [train] is for {counted(processes, 'GPU')}, and this machine has {has}. {advice}"
 
@@ -245,16 +251,19 @@ def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
 def expected(look: Look, sections: Sections) -> list[str]:
     """Return what was measured of other English text, if that is of such a size and of no longer a training."""
     train, language = sections["train"], sections["shard"]["language"].value
-    if "schedule.warmup_steps" in train or language != "en" or look.text_bytes < LITTLE_TEXT:
+    if language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
-    recipe = train["config"].value
+    recipe, hours = train["config"].value, train["run.max_hours"].value
     if recipe == CPU_RECIPES[0][1]:
+        if not ABOUT_TEN_MINUTES[0] <= hours <= ABOUT_TEN_MINUTES[1] or look.text_bytes > MOST_COMPARED:
+            return []
         nearest = min(TEN_MINUTES, key=lambda result: abs(log(look.text_bytes / 1e6 / result.megabytes)))
         return [
-            f"For comparison, ten minutes on one core with {nearest.megabytes} MB of other English text: "
-            f"{nearest.share:.0%} of blanks filled in exactly, at {nearest.bits} bits per character; word frequencies "
-            f"alone have {nearest.line}."
+            f"For comparison, ten minutes on one core with {nearest.megabytes} MB of other English text and "
+            f"{nearest.entries:,} entries: {nearest.share:.0%} of blanks filled in exactly (docs/gallery.md)."
         ]
+    if "schedule.warmup_steps" in train:
+        return []
     found = recipe_comment(recipe, "Expected")
     return [f"For comparison, of other text: {found}"] if found else []
 

@@ -78,8 +78,8 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
 @pytest.mark.parametrize(
     ("recipe", "planned", "found", "said"),
     [
-        ("gpu_day", 8, 0, "is for 8 GPUs, and this machine has no GPU. A CPU takes"),
-        ("gpu_minutes", 1, 0, "is for 1 GPU, and this machine has no GPU. A CPU takes"),
+        ("gpu_day", 8, 0, "is for 8 GPUs, and this machine has no GPU. In the same hours a CPU makes"),
+        ("gpu_minutes", 1, 0, "is for 1 GPU, and this machine has no GPU. In the same hours a CPU makes"),
         ("gpu_day", 8, 2, "is for 8 GPUs, and this machine has 2 GPUs. Set processes = 2."),
         ("gpu_day", 8, 8, ""),
         ("cpu_hour", 2, 0, ""),
@@ -90,12 +90,15 @@ def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int,
     assert [said in line for line in warnings] == [True] * bool(said)
 
 
-@pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (10_000, 250)])
+@pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (900, 250)])
 def test_what_to_expect_is_that_of_the_nearest_size(megabytes: float, nearest: int) -> None:
     look = look_at(megabytes)
     (line,) = expected(look, decide("corpus", look, Machine(0), 0.17, None))
     assert f"with {nearest} MB of other English text" in line
-    assert expected(look, decide("corpus", look, Machine(0), 0.05, None)) == [], "a shorter training"
+    assert "entries: 2" in line
+    assert expected(look, decide("corpus", look, Machine(0), 1 / 6, None)) == [line]
+    for hours in (0.05, 0.6):
+        assert expected(look, decide("corpus", look, Machine(0), hours, None)) == []
     assert expected(look, decide("corpus", look, Machine(0), 0.17, "de")) == []
 
 
@@ -103,4 +106,5 @@ def test_the_page_of_results_has_the_same_figures() -> None:
     page = (Path(__file__).parents[2] / "docs/gallery.md").read_text()
     for result in TEN_MINUTES:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| {result.megabytes} MB |")]
+        assert row.startswith(f"| {result.megabytes} MB | {result.entries:,} | ")
         assert row.endswith(f"| {result.line:.2f} | {result.bits:.2f} | {result.share:.1%} |")

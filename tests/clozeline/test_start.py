@@ -106,6 +106,7 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     done = run(*start)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Loss on held-out documents: " in done.stdout and "____ (" in done.stdout
+    assert re.search(r"\d% of blanks are filled in exactly", done.stdout)
     explained = "The word in parentheses was hidden from the model"
     assert f"{explained}:\n" in done.stdout and f"{explained}." in Path("out/run/report.html").read_text()
     card = Path("out/hf/README.md").read_text()

@@ -230,7 +230,7 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     if unknown:
         raise UsageError(f"{path}: {name} reports the set {unknown[0]}, but it has only {', '.join(scored)}.")
     if len(set(entry.sets)) < len(entry.sets):
-        raise UsageError(f"{path}: {name} reports the sets {', '.join(entry.sets)}. Name each once.")
+        raise UsageError(f"{path}: {name} names a set twice: sets = {', '.join(entry.sets)}. Name each once.")
     return SuiteTask(entry, task, str(folder))
 
 

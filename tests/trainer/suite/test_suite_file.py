@@ -82,7 +82,10 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
         ({"tasks": {"a/b": {"file": "tags.toml"}}}, "'a/b' is no valid name"),
         ({"tasks": {"a": {"file": "tags.toml", "metric": "f2"}}}, "a reports f2, but it has the metrics chunk_f1"),
         ({"tasks": {"a": {"file": "tags.toml", "sets": ["hard"]}}}, "the set hard, but it has only dev"),
-        ({"tasks": {"a": {"file": "tags.toml", "sets": ["dev", "dev"]}}}, "the sets dev, dev. Name each once"),
+        (
+            {"tasks": {"a": {"file": "tags.toml", "sets": ["dev", "dev"]}}},
+            "names a set twice: sets = dev, dev. Name each once",
+        ),
         ({"tasks": {"a": {"file": "none.toml"}}}, r"small\.toml: the task file .*none\.toml does not exist"),
         ({"tasks": {"a": {"starts_from": "b"}}}, "a starts from b, which is not an earlier .* Earlier tasks: none"),
         ({"tasks": {"order": {"file": "tags.toml"}}}, "two parts of the suite have the name order"),
