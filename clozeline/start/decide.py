@@ -44,9 +44,13 @@ LARGEST_SHARE = 0.2  # that is held out
 CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
 GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
 """(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
+MINUTES_OF_CPU = CPU_RECIPES[0][1]
 FOR_CPU = "for this many hours on a CPU"  # why it is one of these
 FOR_GPUS = "for this many hours on GPUs"
 FOR_LITTLE_TEXT = "for so little text"
+
+MOST_ENTRIES_IN_MINUTES = 8_000
+"""Of a vocabulary for MINUTES_OF_CPU: a larger one costs more steps than it is worth (docs/gallery.md)."""
 
 LEAST_HOURS = 0.01
 SECONDS_TO_START = 12
@@ -80,7 +84,7 @@ TEN_MINUTES = (
     Result(2, 8_000, 2.48, 3.24, 0.195),
     Result(10, 8_000, 2.14, 3.17, 0.235),
     Result(50, 8_000, 2.09, 3.19, 0.244),
-    Result(250, 16_000, 2.17, 3.04, 0.218),
+    Result(250, 8_000, 2.12, 3.24, 0.244),
 )
 """With `cpu_minutes` on English, smallest text first."""
 ABOUT_TEN_MINUTES = (0.14, 0.4)  # hours for which these are shown
@@ -121,14 +125,15 @@ def _gpus() -> int:
 
 def decide(folder: str, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:
     """Return the settings of all steps. language: that of --language, if it was given."""
+    train = _train(look, machine, hours)
     return {
         "shard": _shard(folder, look, language),
-        "vocab": _vocab(look),
+        "vocab": _vocab(look, train["config"].value),
         "pairs": {
             "objective": Setting("full_sentences", "rows without padding; the kind that the recipe takes"),
             "max_length": Setting(LENGTH, "tokens in a row"),
         },
-        "train": _train(look, machine, hours),
+        "train": train,
         "export": {},
     }
 
@@ -179,9 +184,11 @@ def _language(look: Look, given: str | None) -> Setting:
     return Setting(look.language, f"of the sampled text: {found}{how}")
 
 
-def _vocab(look: Look) -> dict[str, Setting]:
+def _vocab(look: Look, recipe: str) -> dict[str, Setting]:
     size = entries_for(look.text_bytes)
     why = f"for some {megabytes(look.text_bytes)} of text"
+    if recipe == MINUTES_OF_CPU and size > MOST_ENTRIES_IN_MINUTES:
+        size, why = MOST_ENTRIES_IN_MINUTES, f"at most, for minutes on a CPU; {size:,} for more hours with this text"
     if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
         size = MIN_OF_IDEOGRAPHS
         why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
@@ -242,7 +249,7 @@ def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
     else:
         advice = (
             "In the same hours a CPU makes a small fraction of the steps. Set config to a recipe for a CPU, such as "
-            f'"{CPU_RECIPES[0][1]}", and processes = 1, or give another --output for another plan.'
+            f'"{MINUTES_OF_CPU}", and processes = 1, or give another --output for another plan.'
         )
     has = counted(machine.gpus, "GPU") if machine.gpus else "no GPU"
     yield f"Warning: the plan's [train] is for {counted(processes, 'GPU')}, and this machine has {has}. {advice}"
@@ -254,7 +261,7 @@ def expected(look: Look, sections: Sections) -> list[str]:
     if language != "en" or look.text_bytes < LITTLE_TEXT:
         return []
     recipe, hours = train["config"].value, train["run.max_hours"].value
-    if recipe == CPU_RECIPES[0][1]:
+    if recipe == MINUTES_OF_CPU:
         if not ABOUT_TEN_MINUTES[0] <= hours <= ABOUT_TEN_MINUTES[1] or look.text_bytes > MOST_COMPARED:
             return []
         nearest = min(TEN_MINUTES, key=lambda result: abs(log(look.text_bytes / 1e6 / result.megabytes)))
@@ -359,6 +366,11 @@ def changes(
         now, why, _ = _recipe_for(found, machine, hours)
     if not is_decided:
         return sections | {"train": {"run.max_hours": Setting(hours)}}
+
+    if MINUTES_OF_CPU in (recipe, now) and recipe != now:
+        planned, size = (_vocab(look(), name)["size"] for name in (recipe, now))
+        if plan["vocab"].get("size") == planned.value != size.value:
+            sections["vocab"] = {"size": size}
 
     absent = Setting(None)
     old, new = _of_hours(recipe, before, why), _of_hours(now, hours, why)

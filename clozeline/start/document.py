@@ -9,7 +9,7 @@ import sys
 from math import ceil
 from pathlib import Path
 
-from clozeline.start.decide import BYTES_OF_TOKEN, Machine, Sections, decide
+from clozeline.start.decide import BYTES_OF_TOKEN, MOST_ENTRIES_IN_MINUTES, Machine, Sections, decide
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
@@ -37,8 +37,8 @@ English, with some 4 bytes a token; measure yours with `clozeline inspect` of th
 
 AFTER_SIZES = """\
 - **On a GPU** up to 4 MB are trained by `gpu_minutes`, in whose smaller steps they fill more than a few.
-- **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. Chinese
-  and Japanese need single characters, by the thousand.
+- **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. So minutes
+  on a CPU have at most {most_entries:,}. Chinese and Japanese need single characters, by the thousand.
 - **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512` and set
   `model.max_position_embeddings=512`, which recipes for a CPU have at 128, or add such rows at the end of the training
   (`[[phases]]`), as BERT does: attention costs more in longer rows.
@@ -68,7 +68,7 @@ def sizes_page() -> str:
     times += [_time(Machine(0), hours) for hours in HOURS]
     times += [_time(Machine(1), hours) for hours in HOURS_OF_GPU]
     length = _sections(1, Machine(0), HOURS[0])["pairs"]["max_length"].value
-    parts = [INTRODUCTION, _table(sizes), AFTER_SIZES.format(length=length), _table(times), AFTER_TIMES]
+    parts = [INTRODUCTION, _table(sizes), AFTER_SIZES.format(length=length, most_entries=MOST_ENTRIES_IN_MINUTES), _table(times), AFTER_TIMES]
     return "\n".join(parts)
 
 
@@ -89,7 +89,7 @@ def _sections(megabytes: int, machine: Machine, hours: float, language: str = "e
 
 def _size(megabytes: int) -> list[str]:
     cpu, gpu = _sections(megabytes, Machine(0), HOURS[0]), _sections(megabytes, Machine(1), 24.0)
-    chinese = _sections(megabytes, Machine(0), HOURS[0], "zh")
+    chinese = _sections(megabytes, Machine(1), 24.0, "zh")
     tokens = megabytes * 1_000_000 / BYTES_OF_TOKEN
     steps = []
     for sections in (cpu, gpu):
@@ -99,7 +99,7 @@ def _size(megabytes: int) -> list[str]:
     held_out = cpu["shard"]["holdout"].value
     return [
         size,
-        f"{cpu['vocab']['size'].value:,}",
+        f"{gpu['vocab']['size'].value:,}",
         f"{chinese['vocab']['size'].value:,}",
         f"{held_out:.1%}",
         f"{tokens / 1e6:.3g} million" if tokens < 1e8 else f"{tokens / 1e6:,.0f} million",

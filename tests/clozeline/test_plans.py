@@ -59,20 +59,30 @@ def test_a_gpu_takes_smaller_steps_for_text_that_would_fill_only_a_few(
     assert config.value == recipe and "so little text" in config.why
 
 
-@pytest.mark.parametrize("megabytes", [2, 50])
+@pytest.mark.parametrize("megabytes", [2, 250])
 @pytest.mark.parametrize("gpus", [0, 2])
 @pytest.mark.parametrize(("before", "after"), [(0.17, 24.0), (24.0, 0.17), (2.0, 2.5)])
 def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
     megabytes: float, gpus: int, before: float, after: float
 ) -> None:
     look = look_at(megabytes)
-    first, at_once = (decide("corpus", look, Machine(gpus), hours, None)["train"] for hours in (before, after))
-    plan = {"shard": {}, "train": {key: setting.value for key, setting in first.items()}}
-    changed = changes(plan, after, None, lambda: look)["train"]
-    found = plan["train"] | {key: setting.value for key, setting in changed.items()}
-    assert {key: value for key, value in found.items() if value is not None} == {
-        key: setting.value for key, setting in at_once.items()
-    }
+    first, at_once = (decide("corpus", look, Machine(gpus), hours, None) for hours in (before, after))
+    plan = {step: {key: setting.value for key, setting in settings.items()} for step, settings in first.items()}
+    changed = changes(plan, after, None, lambda: look)
+    for step in ("vocab", "train"):
+        found = plan[step] | {key: setting.value for key, setting in changed.get(step, {}).items()}
+        kept = {key: value for key, value in found.items() if value is not None}
+        assert kept == {key: setting.value for key, setting in at_once[step].items()}
+
+
+def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
+    look = look_at(250)
+    sections = decide("corpus", look, Machine(0), 0.17, None)
+    assert sections["vocab"]["size"].value == 8_000
+    plan = {step: {key: setting.value for key, setting in settings.items()} for step, settings in sections.items()}
+    assert changes(plan, 1.0, None, lambda: look)["vocab"]["size"].value == 16_000
+    plan["vocab"]["size"] = 12_000
+    assert "vocab" not in changes(plan, 1.0, None, lambda: look)
 
 
 @pytest.mark.parametrize(
