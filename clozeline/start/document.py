@@ -68,7 +68,13 @@ def sizes_page() -> str:
     times += [_time(Machine(0), hours) for hours in HOURS]
     times += [_time(Machine(1), hours) for hours in HOURS_OF_GPU]
     length = _sections(1, Machine(0), HOURS[0])["pairs"]["max_length"].value
-    parts = [INTRODUCTION, _table(sizes), AFTER_SIZES.format(length=length, most_entries=MOST_ENTRIES_IN_MINUTES), _table(times), AFTER_TIMES]
+    parts = [
+        INTRODUCTION,
+        _table(sizes),
+        AFTER_SIZES.format(length=length, most_entries=MOST_ENTRIES_IN_MINUTES),
+        _table(times),
+        AFTER_TIMES,
+    ]
     return "\n".join(parts)
 
 
