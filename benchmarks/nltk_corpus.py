@@ -6,8 +6,10 @@
     python benchmarks/nltk_corpus.py nltk_data OUT --entities emerging_entities_17 \
         --paraphrases paraphrase_identification/dataset/msr-paraphrase-corpus
 
-Writes OUT/corpus.jsonl, {"text"} of reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB, and a
-suite for `clozeline suite`, OUT/suite.toml. None of its sentences is from a document of the corpus:
+Writes OUT/corpus.jsonl, {"text"} of reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB, and
+OUT/reviews.jsonl, the 2,000 movie reviews of these, 8 MB. Writes OUT/suite.toml, a suite for `clozeline suite`, none of
+whose sentences is from a document of the corpus. OUT/suite_few.toml has its first four tasks with 100 examples to train
+on, and 100 to choose the best epoch by.
 
     polarity        10,662 sentences of movie reviews, pos or neg (Pang and Lee, 2005), 1,000 of them to train on
     subjectivity    which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
@@ -59,6 +61,11 @@ SET_SIZES = {
 }
 """By task, the number of examples to train on and to choose the best epoch by. The rest is the test set."""
 
+FEW = 100
+"""Examples to train on, and to choose the best epoch by, of suite_few.toml."""
+
+TRAINING_ON_FEW = TRAINING | {"epochs": 20, "lr": 1e-3}
+
 MAX_TEST_EXAMPLES = 10_000
 """Larger test sets are cut to this size, so that scoring does not take longer than training."""
 
@@ -77,6 +84,8 @@ def main() -> None:
     out = options.output
     out.mkdir(parents=True, exist_ok=True)
     write(({"text": text} for text in documents(corpora)), out / "corpus.jsonl")
+    reviews = files_of(corpora, *WHOLE_FILES[0])
+    write(({"text": text} for _, text in reviews), out / "reviews.jsonl")
 
     polar = labeled_sentences(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)")
     subjective = labeled_sentences(corpora, "subjectivity", r"(plot|quote)\.tok\.gt9\.5000")
@@ -86,18 +95,19 @@ def main() -> None:
         "questions": drawn_task("sentence", questions(corpora), out / "questions"),
         "parts_of_speech": drawn_task("tags", tagged_sentences(corpora), out / "parts_of_speech"),
     }
+    write_suite({name: with_few(task, out) for name, task in tasks.items()}, out / "suite_few.toml", TRAINING_ON_FEW)
     if options.entities:
         tasks["entities"] = entity_task(options.entities.resolve())
     if options.paraphrases:
         tasks["paraphrases"] = paraphrase_task(options.paraphrases.resolve(), out / "paraphrases")
 
-    write_suite(tasks, out)
+    write_suite(tasks, out / "suite.toml", TRAINING)
 
 
-def write_suite(tasks: dict[str, dict[str, Any]], out: Path) -> None:
-    """Write OUT/suite.toml of these tasks, which are scored on their test sets."""
-    suite = {"name": "labeled sentences", "defaults": {"sets": ["test"], "training": TRAINING}, "tasks": tasks}
-    (out / "suite.toml").write_text(tomli_w.dumps(suite))
+def write_suite(tasks: dict[str, dict[str, Any]], path: Path, training: dict[str, Any]) -> None:
+    """Write a suite of these tasks, which are scored on their test sets."""
+    suite = {"name": "labeled sentences", "defaults": {"sets": ["test"], "training": training}, "tasks": tasks}
+    path.write_text(tomli_w.dumps(suite))
 
 
 def documents(corpora: Path) -> Iterator[str]:
@@ -208,10 +218,21 @@ def drawn_task(kind: str, lines: Iterable[Line], folder: Path) -> dict[str, Any]
         write(chosen, folder / f"{name}.jsonl")
         data[name] = f"{folder.name}/{name}.jsonl"
 
-    if kind == "tags":
-        # The sentences to train on lack some rare tags.
-        data["labels"] = sorted({tag for line in lines for tag in line["tags"]})
+    # The examples to train on lack some rare labels.
+    data["labels"] = sorted(
+        {label for line in lines for label in (line["tags"] if kind == "tags" else [line["label"]])}
+    )
     return {"kind": kind, "data": data, "metrics": ["accuracy"]}
+
+
+def with_few(task: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Write the first FEW examples of a drawn task's train and dev sets, and return the task with these."""
+    data = dict(task["data"])
+    for name in ("train", "dev"):
+        data[name] = data[name].replace(".jsonl", f"_{FEW}.jsonl")
+        lines = (out / task["data"][name]).read_text().splitlines(keepends=True)
+        (out / data[name]).write_text("".join(lines[:FEW]))
+    return task | {"data": data}
 
 
 def entity_task(folder: Path) -> dict[str, Any]:

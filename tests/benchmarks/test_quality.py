@@ -89,8 +89,8 @@ def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> N
     lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
     task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
     sets = {
-        name: [json.loads(line)["text"] for line in (tmp_path / file).read_text().splitlines()]
-        for name, file in task["data"].items()
+        name: [json.loads(line)["text"] for line in (tmp_path / task["data"][name]).read_text().splitlines()]
+        for name in ("train", "dev", "test")
     }
     train, dev = nltk_corpus.SET_SIZES["polarity"]
     assert [len(texts) for texts in sets.values()] == [train, dev, 3700 - train - dev]
@@ -99,5 +99,11 @@ def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> N
 
 def test_the_suite_is_one_that_can_be_run_and_scores_test_sets(tmp_path: Path) -> None:
     lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
-    nltk_corpus.write_suite({"polarity": nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")}, tmp_path)
-    assert open_suite(str(tmp_path / "suite.toml"), [], []).tasks["polarity"].entry.sets == ("test",)
+    task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
+    suites = {"suite.toml": task, "suite_few.toml": nltk_corpus.with_few(task, tmp_path)}
+    for name, tasks in suites.items():
+        nltk_corpus.write_suite({"polarity": tasks}, tmp_path / name, nltk_corpus.TRAINING)
+        assert open_suite(str(tmp_path / name), [], []).tasks["polarity"].entry.sets == ("test",)
+
+    all_lines, few = ((tmp_path / tasks["data"]["train"]).read_text().splitlines() for tasks in suites.values())
+    assert few == all_lines[: nltk_corpus.FEW]

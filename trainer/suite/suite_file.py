@@ -220,6 +220,8 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     )
 
     values = merged({"name": name}, defaults, of_file, of_task)
+    if defaults:
+        place += " and [defaults]"
     # The error names the task's place, because a suite has several tasks, and --set may change all of them.
     task = task_of(values, Origin(place, changes_of(name, changes), f"{place}: --set"))
 

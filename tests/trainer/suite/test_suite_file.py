@@ -96,7 +96,7 @@ def test_only_keeps_what_a_task_starts_from(suite_file: Path) -> None:
         ({"tasks": {}, "minimal_pairs": {}}, "neither tasks nor minimal pairs"),
         (
             {"defaults": {"training": {"lr": "high"}}},
-            r"small\.toml: tasks\.verbs: training\.lr: expected a number, found 'high'",
+            r"small\.toml: tasks\.verbs and \[defaults\]: training\.lr: expected a number, found 'high'",
         ),
         ({"defaults": {"metirc": "accuracy"}}, r"small\.toml: defaults: unknown key metirc\. Did you mean metric\?"),
         ({"defaults": {"starts_from": "verbs"}}, r"small\.toml: defaults: starts_from is for single tasks"),
