@@ -35,8 +35,8 @@ TASK.toml sets the kind of the task, its files and its training values, for exam
   train = "train.jsonl"        # {"text": "A fine film.", "label": "good"}
   dev = "dev.jsonl"
 
-  [training]
-  epochs = 3
+  [training]                   # without `lr` and `epochs` both are chosen
+  batch = 32
 
 "Fine-tuning" in the documentation explains them, and this prints all keys:
 

@@ -28,6 +28,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from schemas.terminal import counted
 from trainer.checkpoint.run_lock import held
 from trainer.distributed.collectives import run_on_rank_0, succeed_on_all_ranks
 from trainer.distributed.process_group import device_of_rank, start_distributed
@@ -75,7 +76,7 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     written.
     """
     data, kind = read_on_all_ranks(lambda: read_files(order), stop_request)
-    order = with_rate(order)
+    order = with_values(order, len(data.train))
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
@@ -109,12 +110,14 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     return results
 
 
-def with_rate(order: Order) -> Order:
-    """Return the order with the learning rate of its training. Logs one that the task does not give."""
+def with_values(order: Order, examples: int) -> Order:
+    """Return the order with the learning rate and epochs of its training. Logs those that the task does not give."""
     width = getattr(read_config(order.folder), "hidden_size", 768)  # a few families have no such key
-    task = order.task.with_rate(width)
-    if order.task.training.lr is None:
+    given, task = order.task.training, order.task.for_encoder(width, examples)
+    if given.lr is None:
         logger.info("training.lr is %g, for an encoder that is %d wide.", task.training.lr, width)
+    if given.epochs is None:
+        logger.info("training.epochs is %d, for %s.", task.training.epochs, counted(examples, "example"))
     return replace(order, task=task)
 
 

@@ -96,7 +96,7 @@ class SeedEvents(TrainerCallback):
             self._say_progress(state, logs["loss"])
 
     def _steps_an_epoch(self, state: Any) -> int:
-        return state.max_steps // self.job.task.training.epochs
+        return state.max_steps // state.num_train_epochs
 
     def _say_progress(self, state: Any, loss: float) -> None:
         training = self.job.task.training
@@ -105,7 +105,7 @@ class SeedEvents(TrainerCallback):
             "seed %d, epoch %d of %d: step %d of %d, loss %.4f, %.1f examples per second, about %s left",
             self.seed,
             (state.global_step - 1) // self._steps_an_epoch(state) + 1,
-            training.epochs,
+            state.num_train_epochs,
             state.global_step,
             state.max_steps,
             loss,

@@ -6,6 +6,7 @@ left out gets the default for the task's kind, so a Task always holds every valu
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -143,16 +144,27 @@ class TaskDataSection(Section):
         return tuple(label_name(label) for label in value)
 
 
-RATES = ((256, 3e-4), (512, 1e-4))
-"""(width, learning rate) of encoders up to that wide: those of ELECTRA-Small (arXiv:2003.10555), and between it and
-RATE_OF_BASE, BERT's (arXiv:1810.04805)."""
+RATES = ((192, 1e-3), (256, 3e-4), (512, 1e-4))
+"""(width, learning rate) of encoders up to that wide: measured (docs/measurements.md), that of ELECTRA-Small
+(arXiv:2003.10555), and between it and RATE_OF_BASE, BERT's (arXiv:1810.04805)."""
 RATE_OF_BASE = 2e-5
+
+ENOUGH_UPDATES = 400
+FEWEST_EPOCHS = 3
+MOST_EPOCHS = 50
+"""Without `epochs` there are as many as make ENOUGH_UPDATES, between these: a few passes over little data do not learn it,
+and other seeds then have other results (Mosbach et al., arXiv:2006.04884)."""
 
 
 class TaskTrainingSection(Section):
     """The values of fine-tuning."""
 
-    epochs: int = Field(default=3, gt=0, description="Passes over the training set.")
+    epochs: int | None = Field(
+        default=None,
+        gt=0,
+        description="Passes over the training set. Without it: as many as make 400 updates, but 3 at least and 50 at "
+        "most.",
+    )
     batch: int = Field(
         default=32,
         gt=0,
@@ -168,8 +180,8 @@ class TaskTrainingSection(Section):
         default=None,
         gt=0,
         le=1,
-        description="The highest learning rate, reached after the warmup. Without it: 3e-4 for an encoder up to 256 "
-        "wide, 1e-4 up to 512, and 2e-5 above, after the papers of ELECTRA and BERT.",
+        description="The highest learning rate, reached after the warmup. Without it: 1e-3 for an encoder up to 192 "
+        "wide, and 3e-4 up to 256, 1e-4 up to 512 and 2e-5 above, after the papers of ELECTRA and BERT.",
     )
     layer_decay: float = Field(
         default=1.0,
@@ -272,10 +284,16 @@ class Task(Section):
     def _fill_defaults(cls, content: Any) -> Any:
         return fill_defaults(content) if isinstance(content, dict) else content
 
-    def with_rate(self, width: int) -> Task:
-        """Return the task with its learning rate, or if it has none, with that for an encoder of this width."""
-        lr = self.training.lr or next((rate for most, rate in RATES if width <= most), RATE_OF_BASE)
-        return self.model_copy(update={"training": self.training.model_copy(update={"lr": lr})})
+    def for_encoder(self, width: int, examples: int) -> Task:
+        """Return the task with its learning rate and epochs, or where it has none, with those that suit its encoder.
+
+        width: of the encoder. examples: in the training set.
+        """
+        training = self.training
+        lr = training.lr or next((rate for most, rate in RATES if width <= most), RATE_OF_BASE)
+        enough = ceil(ENOUGH_UPDATES * training.batch / examples)
+        epochs = training.epochs or min(max(enough, FEWEST_EPOCHS), MOST_EPOCHS)
+        return self.model_copy(update={"training": training.model_copy(update={"lr": lr, "epochs": epochs})})
 
     @property
     def is_regression(self) -> bool:

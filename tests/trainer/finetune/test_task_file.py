@@ -35,7 +35,7 @@ def task_file(folder: Path, content: dict[str, Any]) -> str:
 def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
     task = read_task(task_file(tmp_path, PAIR), [])
     assert (task.metrics, task.data.format, task.data.quotes) == (("accuracy",), "tsv", False)
-    assert (task.training.epochs, task.training.max_length, task.training.dropout) == (3, 128, None)
+    assert (task.training.epochs, task.training.max_length, task.training.dropout) == (None, 128, None)
 
     span = {"name": "squad", "kind": "span", "data": {"train": "train.json", "dev": "dev.json"}}
     task = read_task(task_file(tmp_path, span), ["training.stride=100"])
@@ -49,11 +49,20 @@ def test_what_is_left_out_gets_the_kinds_default(tmp_path: Path) -> None:
     assert task.metrics == ("pearson_and_spearman", "pearson", "spearman")
 
 
-@pytest.mark.parametrize(("width", "rate"), [(128, 3e-4), (256, 3e-4), (384, 1e-4), (768, 2e-5), (1024, 2e-5)])
+@pytest.mark.parametrize(("width", "rate"), [(128, 1e-3), (256, 3e-4), (384, 1e-4), (768, 2e-5), (1024, 2e-5)])
 def test_a_task_without_a_rate_gets_one_for_the_width(tmp_path: Path, width: int, rate: float) -> None:
     task = read_task(task_file(tmp_path, PAIR), ["training.lr=none"])
-    assert task.with_rate(width).training.lr == rate
-    assert read_task(task_file(tmp_path, PAIR), ["training.lr=0.01"]).with_rate(width).training.lr == 0.01
+    assert task.for_encoder(width, 1000).training.lr == rate
+    given = read_task(task_file(tmp_path, PAIR), ["training.lr=0.01"])
+    assert given.for_encoder(width, 1000).training.lr == 0.01
+
+
+@pytest.mark.parametrize(("examples", "epochs"), [(1, 50), (100, 50), (1000, 13), (3000, 5), (100_000, 3)])
+def test_a_task_without_epochs_passes_more_often_over_little_data(tmp_path: Path, examples: int, epochs: int) -> None:
+    task = read_task(task_file(tmp_path, PAIR), [])
+    assert task.for_encoder(768, examples).training.epochs == epochs
+    given = read_task(task_file(tmp_path, PAIR), ["training.epochs=2"])
+    assert given.for_encoder(768, examples).training.epochs == 2
 
 
 def test_values_are_set_as_for_recipes(tmp_path: Path) -> None:
