@@ -42,15 +42,16 @@ CUT_FILES = (
 )
 """Packages with such files, and patterns for the names of the English ones."""
 
+REVIEWS = ("movie_reviews", r"cv\w+\.txt")
 WHOLE_FILES = (
-    ("movie_reviews", r"cv\w+\.txt"),
+    REVIEWS,
     ("inaugural", r"\d{4}-\w+\.txt"),
     ("state_union", r"\d{4}-[\w-]+\.txt"),
 )
 """Packages in which each file is one document, and patterns for the names of the files."""
 
 
-TRAINING = {"epochs": 6, "lr": 5e-4, "batch": 16, "warmup_ratio": 0.1, "max_length": 128}
+TRAINING = {"epochs": 6, "lr": 1e-3, "batch": 16, "warmup_ratio": 0.1, "max_length": 128}
 """The [training] of all tasks. Models as small as those of quality.py need higher learning rates than BERT."""
 
 SET_SIZES = {
@@ -64,7 +65,7 @@ SET_SIZES = {
 FEW = 100
 """Examples to train on, and to choose the best epoch by, of suite_few.toml."""
 
-TRAINING_ON_FEW = TRAINING | {"epochs": 20, "lr": 1e-3}
+TRAINING_ON_FEW = TRAINING | {"epochs": 20}
 
 MAX_TEST_EXAMPLES = 10_000
 """Larger test sets are cut to this size, so that scoring does not take longer than training."""
@@ -84,7 +85,7 @@ def main() -> None:
     out = options.output
     out.mkdir(parents=True, exist_ok=True)
     write(({"text": text} for text in documents(corpora)), out / "corpus.jsonl")
-    reviews = files_of(corpora, *WHOLE_FILES[0])
+    reviews = files_of(corpora, *REVIEWS)
     write(({"text": text} for _, text in reviews), out / "reviews.jsonl")
 
     polar = labeled_sentences(corpora, "sentence_polarity", r"rt-polarity\.(pos|neg)")
@@ -106,7 +107,8 @@ def main() -> None:
 
 def write_suite(tasks: dict[str, dict[str, Any]], path: Path, training: dict[str, Any]) -> None:
     """Write a suite of these tasks, which are scored on their test sets."""
-    suite = {"name": "labeled sentences", "defaults": {"sets": ["test"], "training": training}, "tasks": tasks}
+    few = f", {FEW} each" if training == TRAINING_ON_FEW else ""
+    suite = {"name": f"labeled sentences{few}", "defaults": {"sets": ["test"], "training": training}, "tasks": tasks}
     path.write_text(tomli_w.dumps(suite))
 
 

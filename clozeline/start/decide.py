@@ -187,9 +187,11 @@ def _language(look: Look, given: str | None) -> Setting:
 def _vocab(look: Look, recipe: str) -> dict[str, Setting]:
     size = entries_for(look.text_bytes)
     why = f"for some {megabytes(look.text_bytes)} of text"
-    if recipe == MINUTES_OF_CPU and size > MOST_ENTRIES_IN_MINUTES:
-        size, why = MOST_ENTRIES_IN_MINUTES, f"at most, for minutes on a CPU; {size:,} for more hours with this text"
-    if any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS) and size < MIN_OF_IDEOGRAPHS:
+    has_ideographs = any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS)
+    most = MIN_OF_IDEOGRAPHS if has_ideographs else MOST_ENTRIES_IN_MINUTES
+    if recipe == MINUTES_OF_CPU and size > most:
+        size, why = most, f"the most for minutes on a CPU; more hours of this text take {size:,}"
+    if has_ideographs and size < MIN_OF_IDEOGRAPHS:
         size = MIN_OF_IDEOGRAPHS
         why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
 
@@ -368,7 +370,8 @@ def changes(
         return sections | {"train": {"run.max_hours": Setting(hours)}}
 
     if MINUTES_OF_CPU in (recipe, now) and recipe != now:
-        planned, size = (_vocab(look(), name)["size"] for name in (recipe, now))
+        found = look()
+        planned, size = (_vocab(found, name)["size"] for name in (recipe, now))
         if plan["vocab"].get("size") == planned.value != size.value:
             sections["vocab"] = {"size": size}
 

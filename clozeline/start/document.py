@@ -9,7 +9,7 @@ import sys
 from math import ceil
 from pathlib import Path
 
-from clozeline.start.decide import BYTES_OF_TOKEN, MOST_ENTRIES_IN_MINUTES, Machine, Sections, decide
+from clozeline.start.decide import BYTES_OF_TOKEN, MIN_OF_IDEOGRAPHS, MOST_ENTRIES_IN_MINUTES, Machine, Sections, decide
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
@@ -38,7 +38,8 @@ English, with some 4 bytes a token; measure yours with `clozeline inspect` of th
 AFTER_SIZES = """\
 - **On a GPU** up to 4 MB are trained by `gpu_minutes`, in whose smaller steps they fill more than a few.
 - **More entries** cut words into fewer tokens, but each is seen less often, and the last layer takes longer. So minutes
-  on a CPU have at most {most_entries:,}. Chinese and Japanese need single characters, by the thousand.
+  on a CPU have at most {most_entries:,}, or {most_ideographs:,} in Chinese and Japanese, which need single characters
+  by the thousand.
 - **Rows of {length} tokens** in all of these. For tasks on longer texts make the pairs with `--max_length 512` and set
   `model.max_position_embeddings=512`, which recipes for a CPU have at 128, or add such rows at the end of the training
   (`[[phases]]`), as BERT does: attention costs more in longer rows.
@@ -71,7 +72,7 @@ def sizes_page() -> str:
     parts = [
         INTRODUCTION,
         _table(sizes),
-        AFTER_SIZES.format(length=length, most_entries=MOST_ENTRIES_IN_MINUTES),
+        AFTER_SIZES.format(length=length, most_entries=MOST_ENTRIES_IN_MINUTES, most_ideographs=MIN_OF_IDEOGRAPHS),
         _table(times),
         AFTER_TIMES,
     ]

@@ -100,10 +100,15 @@ def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> N
 def test_the_suite_is_one_that_can_be_run_and_scores_test_sets(tmp_path: Path) -> None:
     lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
     task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
-    suites = {"suite.toml": task, "suite_few.toml": nltk_corpus.with_few(task, tmp_path)}
-    for name, tasks in suites.items():
-        nltk_corpus.write_suite({"polarity": tasks}, tmp_path / name, nltk_corpus.TRAINING)
-        assert open_suite(str(tmp_path / name), [], []).tasks["polarity"].entry.sets == ("test",)
+    with_few = nltk_corpus.with_few(task, tmp_path)
+    for name, of_name, training in (
+        ("suite.toml", task, nltk_corpus.TRAINING),
+        ("suite_few.toml", with_few, nltk_corpus.TRAINING_ON_FEW),
+    ):
+        nltk_corpus.write_suite({"polarity": of_name}, tmp_path / name, training)
+        opened = open_suite(str(tmp_path / name), [], []).tasks["polarity"]
+        assert (opened.entry.sets, opened.task.training.epochs) == (("test",), training["epochs"])
 
-    all_lines, few = ((tmp_path / tasks["data"]["train"]).read_text().splitlines() for tasks in suites.values())
-    assert few == all_lines[: nltk_corpus.FEW]
+    for part in ("train", "dev"):
+        lines, few = ((tmp_path / one["data"][part]).read_text().splitlines() for one in (task, with_few))
+        assert few == lines[: nltk_corpus.FEW]

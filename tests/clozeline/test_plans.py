@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
     assert changes(plan, 1.0, None, lambda: look)["vocab"]["size"].value == 16_000
     plan["vocab"]["size"] = 12_000
     assert "vocab" not in changes(plan, 1.0, None, lambda: look)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "size", "why"),
+    [
+        (1, 16_000, "little text fills fewer"),
+        (60, 16_000, "for some"),
+        (1000, 16_000, "more hours of this text take 30,522"),
+    ],
+)
+def test_minutes_of_chinese_have_entries_for_its_characters(megabytes: float, size: int, why: str) -> None:
+    chinese = replace(look_at(megabytes), languages={"zh": 1.0})
+    found = decide("corpus", chinese, Machine(0), 0.17, None)["vocab"]["size"]
+    assert found.value == size and why in found.why
 
 
 @pytest.mark.parametrize(

@@ -139,11 +139,12 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     label = most_frequent_label(job.kind, job.train.examples)
     assert label is not None
     logger.warning(
-        'The dev %s, %.4f, is no better than that of always predicting "%s", %.4f. Raise training.epochs or lower '
-        "training.batch for more updates, or try another training.lr, which is %g; see docs/troubleshooting.md.",
+        'The dev %s, %.4f, is no better than that of always predicting "%s", %.4f. Raise training.epochs, '
+        "which is %d, or try another training.lr, which is %g; see docs/troubleshooting.md.",
         metric,
         best.scores[DEV][metric],
         name_of_label(job.kind, label),
         baseline[DEV][metric],
+        job.task.training.epochs,
         job.task.training.lr,
     )

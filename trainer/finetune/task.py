@@ -151,9 +151,9 @@ RATE_OF_BASE = 2e-5
 
 ENOUGH_UPDATES = 400
 FEWEST_EPOCHS = 3
-MOST_EPOCHS = 50
-"""Without `epochs` there are as many as make ENOUGH_UPDATES, between these: a few passes over little data do not learn it,
-and other seeds then have other results (Mosbach et al., arXiv:2006.04884)."""
+MOST_EPOCHS = 20
+"""Without `epochs` there are as many as make ENOUGH_UPDATES, between these: with less, little data is not learned, and
+scores differ from seed to seed (Mosbach et al., arXiv:2006.04884)."""
 
 
 class TaskTrainingSection(Section):
@@ -162,8 +162,8 @@ class TaskTrainingSection(Section):
     epochs: int | None = Field(
         default=None,
         gt=0,
-        description="Passes over the training set. Without it: as many as make 400 updates, but 3 at least and 50 at "
-        "most.",
+        description="Passes over the training set. Without it: as many as make about 400 updates, if each "
+        "example is one row, but 3 at least and 20 at most.",
     )
     batch: int = Field(
         default=32,

@@ -220,10 +220,9 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     )
 
     values = merged({"name": name}, defaults, of_file, of_task)
-    if defaults:
-        place += " and [defaults]"
     # The error names the task's place, because a suite has several tasks, and --set may change all of them.
-    task = task_of(values, Origin(place, changes_of(name, changes), f"{place}: --set"))
+    of_files = f"{place} and [defaults]" if defaults else place
+    task = task_of(values, Origin(of_files, changes_of(name, changes), f"{place}: --set"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
         raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")

@@ -57,7 +57,7 @@ def test_a_task_without_a_rate_gets_one_for_the_width(tmp_path: Path, width: int
     assert given.for_encoder(width, 1000).training.lr == 0.01
 
 
-@pytest.mark.parametrize(("examples", "epochs"), [(1, 50), (100, 50), (1000, 13), (3000, 5), (100_000, 3)])
+@pytest.mark.parametrize(("examples", "epochs"), [(1, 20), (100, 20), (1000, 13), (3000, 5), (100_000, 3)])
 def test_a_task_without_epochs_passes_more_often_over_little_data(tmp_path: Path, examples: int, epochs: int) -> None:
     task = read_task(task_file(tmp_path, PAIR), [])
     assert task.for_encoder(768, examples).training.epochs == epochs

@@ -132,6 +132,7 @@ def test_wrong_words_are_named(suite_file: Path) -> None:
 
 
 def test_a_wrong_change_is_told_with_the_task(suite_file: Path) -> None:
+    suite_file = changed(suite_file, defaults={"training": {"epochs": 3}})
     message = rf"with {suite_file.parent}/tags\.toml: --set training\.batch=big: training\.batch: expected a"
     with pytest.raises(UsageError, match=message):
         open_suite(str(suite_file), [], ["tags:training.batch=big"])
