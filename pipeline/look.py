@@ -350,10 +350,12 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
     sums = _Sampled()
     finds_languages = is_installed()
     read: dict[str, UndecodableBytes] = {}
+    files = {one.path for one in ranges}
+    undecodable: dict[str, str] = {}
     for record, file_range in _records(ranges, options, SAMPLE, faults):
         if not isinstance(record, ForeignFileError):
             new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
-            _check_bytes(read.setdefault(file_range.path, new), record, faults)
+            _check_bytes(read.setdefault(file_range.path, new), record, undecodable)
         if isinstance(record, Record):
             size = len(record.text.encode(errors="replace"))
             sums.documents += 1
@@ -365,12 +367,21 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
             sums.bad += 1
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
     for counted_bytes in read.values():
-        _check_bytes(counted_bytes, None, faults)
+        _check_bytes(counted_bytes, None, undecodable)
+    for path, fault in undecodable.items():
+        faults.setdefault(_file_of(path, files), fault)
     return sums
 
 
+def _file_of(path: str, files: set[str]) -> str:
+    """Return the one of the files that a path names, or that is the archive whose member it names."""
+    while path not in files and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
 def _check_bytes(read: UndecodableBytes, record: Record | Rejected | None, faults: dict[str, str]) -> None:
-    """Count a record of a file, or check the sum if it is None. faults: as in `_sampled`."""
+    """Count a record of a file or of a member, or check the sum if it is None. faults: gets a sentence, by path."""
     try:
         read.check() if record is None else read.add(record)
     except DataError as error:

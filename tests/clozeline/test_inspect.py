@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
+from clozeline.cli import main
 from pipeline import look
 from pipeline.inspection import inspect_all
 from schemas import storage
@@ -188,6 +190,21 @@ def test_a_damaged_file_is_not_recommended(command, name: str, content: bytes, t
     (tmp_path / "b.txt").write_text("The house is small.\n" * 99)
     shown = command("inspect", tmp_path).stdout
     assert "clozeline start" not in shown or f"--exclude {name}" in shown or name == "a.json"
+
+
+def test_an_archive_is_left_out_if_a_text_in_it_cannot_be_read(command, tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "good.txt").write_text("The river is long. It is not wide.\n\n" * 3000)
+    noise = "\n\n".join(f"The river is long {number} \xe9\xff\xfe\x81" for number in range(300))
+    with ZipFile(folder / "noise.zip", "w") as archive:
+        archive.writestr("a/noise.txt", noise.encode("latin-1"))
+        archive.writestr("a/more.txt", bytes(range(128, 256)) * 3 + noise.encode("latin-1"))
+    assert "--exclude noise.zip" in command("inspect", folder).stdout
+
+    for _ in range(2):  # the second finds the plan of the first
+        assert main(["start", str(folder), "--output", str(tmp_path / "out"), "--plan_only"]) == 0
+    assert 'exclude = ["noise.zip"]' in (tmp_path / "out/clozeline.toml").read_text()
 
 
 def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:
