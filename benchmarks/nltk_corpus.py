@@ -96,20 +96,20 @@ def main() -> None:
         "questions": drawn_task("sentence", questions(corpora), out / "questions"),
         "parts_of_speech": drawn_task("tags", tagged_sentences(corpora), out / "parts_of_speech"),
     }
-    write_suite({name: with_few(task, out) for name, task in tasks.items()}, out / "suite_few.toml", TRAINING_ON_FEW)
+    few = {name: with_few(task, out) for name, task in tasks.items()}
+    write_suite(out / "suite_few.toml", f"{FEW} labeled sentences", TRAINING_ON_FEW, few)
     if options.entities:
         tasks["entities"] = entity_task(options.entities.resolve())
     if options.paraphrases:
         tasks["paraphrases"] = paraphrase_task(options.paraphrases.resolve(), out / "paraphrases")
 
-    write_suite(tasks, out / "suite.toml", TRAINING)
+    write_suite(out / "suite.toml", "labeled sentences", TRAINING, tasks)
 
 
-def write_suite(tasks: dict[str, dict[str, Any]], path: Path, training: dict[str, Any]) -> None:
+def write_suite(path: Path, name: str, training: dict[str, Any], tasks: dict[str, dict[str, Any]]) -> None:
     """Write a suite of these tasks, which are scored on their test sets."""
-    few = f", {FEW} each" if training == TRAINING_ON_FEW else ""
-    suite = {"name": f"labeled sentences{few}", "defaults": {"sets": ["test"], "training": training}, "tasks": tasks}
-    path.write_text(tomli_w.dumps(suite))
+    defaults = {"sets": ["test"], "training": training}
+    path.write_text(tomli_w.dumps({"name": name, "defaults": defaults, "tasks": tasks}))
 
 
 def documents(corpora: Path) -> Iterator[str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
 from itertools import islice
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -87,9 +88,9 @@ class Look:
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
     same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
-    that are read. faults: sentences on what ends `shard`, as far as that is seen: first one on each file of unreadable,
-    then on files with more bad records than it allows. unreadable: the paths of files that cannot be read, unless no
-    other is left. odd: one on files that text_layout may not suit.
+    that count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on
+    each file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that
+    cannot be read, unless no other is left. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -130,6 +131,17 @@ class _Sampled:
     bad_files: dict[str, str] = field(default_factory=dict)
 
 
+class _Survey(NamedTuple):
+    """What a sample of some files shows. sums: those of each format. The other fields are as in `Look`."""
+
+    ranges: list[FileRange]
+    options: RecordOptions
+    text_bytes: int
+    sums: list[_Sampled]
+    bad: dict[str, str]  # a sentence on the first bad record of each file, by path, if there are too many
+    odd: str
+
+
 def look_at(folder: str) -> Look:
     """Look at a folder, a file or a pattern. Raises UsageError if it holds no text."""
     try:
@@ -143,39 +155,50 @@ def look_at(folder: str) -> Look:
     if not readable:
         raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
-    sound = [one for one in readable if one.path not in faults] or readable
-    texts = [one for one in sound if one.format == "text"]
-    pieces = cache(lambda: _pieces(texts))
-    layout = guessed_layout(texts, pieces)
-    options = RecordOptions(_text_keys(sound), layout)
-    # Each format by itself, because the share of text in a file differs most between formats.
-    formats: list[str] = list(dict.fromkeys(one.format for one in sound))
-    by_format = {name: [one for one in sound if one.format == name] for name in formats}
-    sampled = {name: _sampled(ranges, options, faults) for name, ranges in by_format.items()}
-    text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    bad = _bad_records(by_format, sampled)
+    survey = _survey(_sound(readable, faults), faults)
+    while (sound := _sound(readable, faults)) != survey.ranges:  # what a sample cannot read must not count
+        survey = _survey(sound, faults)
+    options, bad = survey.options, survey.bad
     faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
     all_faults = [*faults.values(), *bad.values()]
-    if text_bytes == 0:
+    if survey.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
     copies, are_all_copies = _copies([one.file for one in readable])
-    documents = sum(one.documents for one in sampled.values())
-    mean_bytes = sum(one.text_bytes for one in sampled.values()) / documents
+    mean_bytes = sum(one.text_bytes for one in survey.sums) / sum(one.documents for one in survey.sums)
     return Look(
         kinds,
         options.text_key,
         options.text_layout,
-        text_bytes,
-        documents=round(text_bytes / max(mean_bytes, 1)),
-        languages=_shares(sum((one.by_language for one in sampled.values()), Counter())),
+        survey.text_bytes,
+        documents=round(survey.text_bytes / max(mean_bytes, 1)),
+        languages=_shares(sum((one.by_language for one in survey.sums), Counter())),
         encodings=dict(Counter(one.encoding for one in readable if one.encoding not in (UTF8, AUTO)).most_common()),
         copies=copies,
         are_all_copies=are_all_copies,
-        ranges=readable,
+        ranges=survey.ranges,
         faults=all_faults,
         unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
-        odd=doubt(texts, layout, pieces),
+        odd=survey.odd,
     )
+
+
+def _sound(readable: list[FileRange], faults: dict[str, str]) -> list[FileRange]:
+    return [one for one in readable if one.path not in faults] or readable
+
+
+def _survey(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
+    """Read a sample of all files. faults: as in `_sampled`."""
+    texts = [one for one in ranges if one.format == "text"]
+    pieces = cache(lambda: _pieces(texts))
+    layout = guessed_layout(texts, pieces)
+    options = RecordOptions(_text_keys(ranges), layout)
+    # Each format by itself, because the share of text in a file differs most between formats.
+    formats: list[str] = list(dict.fromkeys(one.format for one in ranges))
+    by_format = {name: [one for one in ranges if one.format == name] for name in formats}
+    sampled = {name: _sampled(of_format, options, faults) for name, of_format in by_format.items()}
+    text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
+    odd = doubt(texts, layout, pieces)
+    return _Survey(ranges, options, text_bytes, [*sampled.values()], _bad_records(by_format, sampled), odd)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:

@@ -130,7 +130,8 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
         return
     flags = f" --exclude {shlex.join(unreadable_in(path, look))}" if look.unreadable else ""
     flags += "" if look.language in (None, "en") else f" --language {look.language}"
-    flags += " --encoding auto" if look.encodings else ""
+    has_archives = any(one.reader.members is not None for one in look.ranges)  # whose members may have any encoding
+    flags += " --encoding auto" if look.encodings or has_archives else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
     yield from next_is(

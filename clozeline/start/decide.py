@@ -218,7 +218,7 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
         files = sum(kind.files for kind in look.kinds)
         yield (
             f"Warning: the plan leaves out what cannot be read, {len(look.unreadable):,} of {counted(files, 'file')} "
-            "(exclude). Repair it first if it matters."
+            "(exclude), an archive as a whole. Repair it first if it matters."
         )
     if look.text_bytes < LITTLE_TEXT:
         expected = "knows which words are common, and hardly which belong together"

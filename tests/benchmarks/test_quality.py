@@ -105,7 +105,7 @@ def test_the_suite_is_one_that_can_be_run_and_scores_test_sets(tmp_path: Path) -
         ("suite.toml", task, nltk_corpus.TRAINING),
         ("suite_few.toml", with_few, nltk_corpus.TRAINING_ON_FEW),
     ):
-        nltk_corpus.write_suite({"polarity": of_name}, tmp_path / name, training)
+        nltk_corpus.write_suite(tmp_path / name, name, training, {"polarity": of_name})
         opened = open_suite(str(tmp_path / name), [], []).tasks["polarity"]
         assert (opened.entry.sets, opened.task.training.epochs) == (("test",), training["epochs"])
 

@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -196,15 +197,34 @@ def test_an_archive_is_left_out_if_a_text_in_it_cannot_be_read(command, tmp_path
     folder = tmp_path / "texts"
     folder.mkdir()
     (folder / "good.txt").write_text("The river is long. It is not wide.\n\n" * 3000)
+    alone = about(command("inspect", folder).stdout)
     noise = "\n\n".join(f"The river is long {number} \xe9\xff\xfe\x81" for number in range(300))
     with ZipFile(folder / "noise.zip", "w") as archive:
         archive.writestr("a/noise.txt", noise.encode("latin-1"))
         archive.writestr("a/more.txt", bytes(range(128, 256)) * 3 + noise.encode("latin-1"))
-    assert "--exclude noise.zip" in command("inspect", folder).stdout
+    shown = command("inspect", folder).stdout
+    assert "--exclude noise.zip" in shown and about(shown) == alone, "what is left out must not count"
 
     for _ in range(2):  # the second finds the plan of the first
         assert main(["start", str(folder), "--output", str(tmp_path / "out"), "--plan_only"]) == 0
     assert 'exclude = ["noise.zip"]' in (tmp_path / "out/clozeline.toml").read_text()
+
+
+def about(shown: str) -> str:
+    (line,) = [line for line in shown.splitlines() if line.startswith("About ")]
+    return line
+
+
+def test_what_is_next_for_an_archive_reads_texts_in_other_encodings(command, tmp_path: Path) -> None:
+    text = "Die Flüsse sind für große Schiffe zu schmal. Sie führen wenig.\n" * 99
+    with ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", text.encode("latin-1"))
+    next_is = (
+        command("inspect", tmp_path / "a.zip").stdout.rpartition("clozeline shard ")[2].partition("    or step")[0]
+    )
+    assert "--encoding auto" in next_is
+    done = command("shard", *shlex.split(next_is.replace("DIR", str(tmp_path / "out"))))
+    assert done.returncode == 0, done.stderr
 
 
 def test_settings_that_are_nested_too_deep_are_an_error(tmp_path: Path) -> None:

@@ -407,7 +407,7 @@ def test_what_a_flag_of_shard_may_allow_ends_with_a_plan_for_that_flag(
     assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 0
     shown = capsys.readouterr().out
     assert "mixed/noise.txt is not UTF-8" in shown and "--exclude noise.txt" in shown
-    assert "the plan leaves out what cannot be read, 1 of 2 files (exclude)." in shown
+    assert "the plan leaves out what cannot be read, 1 of 2 files (exclude), an archive as a whole." in shown
 
     Path("mixed/noise.txt").unlink()
     assert main(["start", "mixed", "--output", "noise", "--plan_only"]) == 2

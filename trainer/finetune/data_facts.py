@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from schemas.terminal import counted
 from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
@@ -58,8 +59,8 @@ def log_data(job: Job) -> None:
     facts = data_facts(job)
     sizes = [f"{size:,} {name}" for name, size in facts["examples"].items()]
     batch = job.task.training.batch
-    steps = -(-len(job.train.features) // batch)
-    logger.info("examples: %s%s; %d steps of %d per epoch", ", ".join(sizes), _labels(facts["labels"]), steps, batch)
+    steps = counted(-(-len(job.train.features) // batch), "step")
+    logger.info("examples: %s%s; %s of %d per epoch", ", ".join(sizes), _labels(facts["labels"]), steps, batch)
 
     if job.kind.max_length < job.task.training.max_length:
         logger.info(
@@ -139,7 +140,7 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
     label = most_frequent_label(job.kind, job.train.examples)
     assert label is not None
     logger.warning(
-        'The dev %s, %.4f, is no better than that of always predicting "%s", %.4f. Raise training.epochs, '
+        'The best dev %s, %.4f, is no better than that of always predicting "%s", %.4f. Raise training.epochs, '
         "which is %d, or try another training.lr, which is %g; see docs/troubleshooting.md.",
         metric,
         best.scores[DEV][metric],

@@ -307,7 +307,7 @@ class FinetuneTrainer(Trainer):
             "seed %d, epoch %d of %d: loss %.4f, dev %s%s",
             self.seed,
             len(self.epochs),
-            self.job.task.training.epochs,
+            self.state.num_train_epochs,
             loss,
             ", ".join(f"{name} {value:.4f}" for name, value in scores.items()),
             " (best)" if not earlier or scores[main] > max(earlier) else "",
