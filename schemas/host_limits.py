@@ -1,4 +1,4 @@
-"""How much memory and how many cores this process can use: those of the machine, within the limits of control groups.
+"""How much memory and how many cores and GPUs this process can use: the machine's, within limits of control groups.
 
 Containers, Slurm steps and services are control groups. Each group above a process limits it, and they may be nested.
 """
@@ -6,8 +6,11 @@ Containers, Slurm steps and services are control groups. Each group above a proc
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -109,6 +112,23 @@ def ranks_on_this_machine() -> int:
         if name in os.environ:
             return int(os.environ[name])
     return 1
+
+
+def usable_gpus() -> list[str]:
+    """Return the NVIDIA GPUs that processes started here may use, as CUDA_VISIBLE_DEVICES names them.
+
+    CUDA is not asked, because that allocates GPU memory in this process.
+    """
+    if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return list(takewhile(lambda name: name not in ("", "-1"), visible.split(",")))  # CUDA ends at these, too
+
+    if shutil.which("nvidia-smi") is None:
+        return []
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
 
 
 # Control groups

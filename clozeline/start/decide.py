@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from pipeline.look import Look, entries_for, unreadable_in
 from pipeline.shard.detection import AUTO
 from schemas import storage
 from schemas.errors import UsageError
+from schemas.host_limits import usable_gpus
 from schemas.terminal import counted, megabytes
 from trainer.config.load import recipe_comment, recipe_text
 
@@ -110,17 +109,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        return cls(_gpus())
-
-
-def _gpus() -> int:
-    """Return the number of GPUs that training would use."""
-    if os.environ.get("DS_ACCELERATOR") == "cpu" or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        return 0
-    if shutil.which("nvidia-smi") is None:
-        return 0
-    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return sum(line.startswith("GPU ") for line in listed.splitlines())
+        return cls(len(usable_gpus()))
 
 
 def decide(folder: str, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from clozeline.start.decide import Sections, Setting
+from pipeline.flags import Switch, flags_of
+from pipeline.options import VocabJob
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
+from schemas.host_limits import usable_gpus
 
 NAME = "clozeline.toml"
 
@@ -37,6 +40,9 @@ HEADER = """\
 #     {command}
 # It repeats the steps that a change concerns, and continues those that were interrupted.
 """
+
+HAVE_OPPOSITES = [name for name, (flag, _) in flags_of(VocabJob).items() if isinstance(flag, Switch) and flag.off_help]
+"""Flags that are not off unless given: --lowercase, beside --no_lowercase. Only `vocab` has such."""
 
 Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""
@@ -241,8 +247,16 @@ def _training(section: dict[str, Any], connections: dict[str, str]) -> list[str]
     processes = section.get("processes", 1)
     start = ["clozeline", "train"]
     if processes > 1:
-        start = ["deepspeed", "--num_gpus", str(processes), "--module", "trainer"]
+        start = ["deepspeed", *_which_gpus(processes), "--module", "trainer"]
     return [*start, "--config", section["config"], *sets]
+
+
+def _which_gpus(processes: int) -> list[str]:
+    """Return flags of DeepSpeed's launcher, for which --num_gpus means the first ones, even if others are visible."""
+    visible = usable_gpus()[:processes] if "CUDA_VISIBLE_DEVICES" in os.environ else []
+    if len(visible) == processes and all(map(str.isdecimal, visible)):
+        return ["--include", f"localhost:{','.join(visible)}"]
+    return ["--num_gpus", str(processes)]
 
 
 def _set(value: Any) -> str:
@@ -254,6 +268,7 @@ def _flags(section: dict[str, Any]) -> list[str]:
     words: list[str] = []
     for key, value in section.items():
         if value is False:
+            words += [f"--no_{key}"] if key in HAVE_OPPOSITES else []
             continue
         words.append(f"--{key}")
         if isinstance(value, list):

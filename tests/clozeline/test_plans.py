@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.start.decide import TEN_MINUTES, Machine, changes, decide, expected, too_few_gpus
+from clozeline.start.plan_file import parse, steps_of
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 
@@ -113,6 +114,42 @@ def test_minutes_of_chinese_have_entries_for_its_characters(megabytes: float, si
 def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int, said: str) -> None:
     warnings = list(too_few_gpus({"config": recipe, "processes": planned}, Machine(found)))
     assert [said in line for line in warnings] == [True] * bool(said)
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "flags"),
+    [
+        ("2,3", 2, "--include localhost:2,3"),
+        ("4,2,3", 3, "--include localhost:4,2"),
+        ("GPU-8932f937,GPU-11111111", 2, "--num_gpus 2"),
+        ("0,-1,1", 1, "--num_gpus 2"),
+        ("-1", 0, "--num_gpus 2"),
+        ("", 0, "--num_gpus 2"),
+    ],
+)
+def test_training_gets_the_gpus_that_are_visible(
+    monkeypatch: pytest.MonkeyPatch, visible: str, gpus: int, flags: str
+) -> None:
+    """DeepSpeed's launcher takes the first ones for --num_gpus, even if CUDA_VISIBLE_DEVICES names others."""
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert Machine.here().gpus == gpus
+    assert f"deepspeed {flags} --module trainer" in commands_of('[train]\nconfig = "tiny"\nprocesses = 2')["train"]
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"),
+    [("lowercase = true", " --lowercase"), ("lowercase = false", " --no_lowercase"), ("extend = false", "")],
+)
+def test_what_a_plan_turns_off_is_off(line: str, flag: str) -> None:
+    words = commands_of(f'[vocab]\n{line}\n[train]\nconfig = "tiny"')["vocab"]
+    assert words == f"clozeline vocab --text out/text --output out/vocab{flag}"
+
+
+def commands_of(plan: str) -> dict[str, str]:
+    """Return the commands of a plan with these sections."""
+    missing = "".join(f"[{name}]\n" for name in ("shard", "vocab", "pairs") if f"[{name}]" not in plan)
+    return {step.name: " ".join(step.words) for step in steps_of(parse(missing + plan, "plan.toml"), "out")}
 
 
 @pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (900, 250)])

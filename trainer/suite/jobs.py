@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from schemas.errors import INTERRUPTED, PreemptedError
-from schemas.host_limits import usable_cores
+from schemas.host_limits import usable_cores, usable_gpus
 from trainer.distributed.stop import StopRequest
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
@@ -232,24 +232,10 @@ def slots(workers: int | None) -> list[Slot]:
         "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads),
     }
 
-    devices = gpus()
+    devices = usable_gpus()
     if not devices:
         return [environment for _ in range(workers or usable_cores())]
     return [
         environment | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]}
         for number in range(workers or len(devices))
     ]
-
-
-def gpus() -> list[str]:
-    """Return the NVIDIA GPUs that processes may use, as CUDA_VISIBLE_DEVICES names them."""
-    if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
-        return []
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name not in ("", "-1")]
-
-    # Do not ask CUDA: that would allocate GPU memory in this process, which computes nothing.
-    names = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
-    return sorted(names, key=int)
