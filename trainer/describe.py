@@ -23,10 +23,10 @@ from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
 from schemas.terminal import in_hours
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
-from trainer.batch_limits import divide_rounding_up, smallest_micro_batch
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.fit import check_model_vocabulary, check_rows, missing_pair_objective
+from trainer.data.share import divide_rounding_up, smallest_micro_batch
 from trainer.epochs import steps_of_epochs
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token

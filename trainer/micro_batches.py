@@ -28,11 +28,11 @@ import torch.distributed as dist
 
 from schemas import storage
 from schemas.errors import ClozelineError, StorageError, UsageError
-from trainer.batch_limits import half_of, needed_tokens, smallest_micro_batch
 from trainer.config.phases import Phase
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.batches import shape_for
 from trainer.data.folder import PairFolder
+from trainer.data.share import half_of, needed_tokens, smallest_micro_batch
 from trainer.describe import count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
 from trainer.engine import DTYPES

@@ -21,7 +21,6 @@ from schemas.manifest import read_manifest
 from schemas.text_facts import facts_of
 from trainer.anomaly import AnomalyGuard
 from trainer.attention_choice import FLASH, attention_of
-from trainer.banner import announce_training
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
@@ -36,6 +35,7 @@ from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare, share_of
 from trainer.data.stream import Stream, build_stream
 from trainer.describe import count_parameters, meta_model
+from trainer.description import announce_training
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed

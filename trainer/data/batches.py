@@ -21,12 +21,11 @@ from schemas.masking import Masking, Masks, RowsToMask
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, numbers
 from schemas.vocabulary import Vocabulary
-from trainer.batch_limits import TOKEN_MULTIPLE
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder
 from trainer.data.permutations import draw_targets
 from trainer.data.rows import PairRows
-from trainer.data.share import RankShare
+from trainer.data.share import TOKEN_MULTIPLE, RankShare
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
 CLASSIFIER_SEGMENT = 2

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,6 @@ from trainer.export.request import is_export
 from trainer.models.families import GENERATOR_FOLDER
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
-from trainer.permissions import follow_umask
 
 INDEX_FILE = "model.safetensors.index.json"
 ONNX_FILE = "onnx/model.onnx"
@@ -185,3 +185,22 @@ def move_file(path: Path, url: str) -> None:
         storage.move(str(path), url)
     else:
         upload_file(path, url)
+
+
+def follow_umask(folder: Path) -> None:
+    """Give the files of a folder the permissions of a newly created file.
+
+    safetensors writes through a temporary file, which only its owner may read, whatever the umask is. Raises OSError.
+    """
+    # Reading the umask itself would change it for a moment, for all threads.
+    probe = folder / f".{uuid.uuid4().hex[:12]}"
+    probe.touch()
+    try:
+        mode = probe.stat().st_mode & 0o777
+    finally:
+        probe.unlink()
+
+    for path in folder.iterdir():
+        # Some mounts give all files one mode and refuse to change it.
+        if path.is_file() and path.stat().st_mode & 0o777 != mode:
+            path.chmod(mode)

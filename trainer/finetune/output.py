@@ -12,13 +12,13 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError
+from trainer.export.folder import follow_umask
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.inputs import record_inputs
 from trainer.finetune.job import Job
 from trainer.finetune.model import restore_dropout
 from trainer.finetune.opening import first_line, open_tokenizer, quiet_transformers
 from trainer.finetune.task_file import dump_task
-from trainer.permissions import follow_umask
 
 TASK_FILE = "task.toml"
 MODEL_FOLDER = "hf"
