@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from schemas.errors import UsageError
 from tests.trainer.one_rank import ThreadedRanks, group_of_one
 from trainer import micro_batches
-from trainer.batch_limits import needed_tokens, row_micro_batches, smallest_micro_batch, token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import share_of
+from trainer.data.share import needed_tokens, row_micro_batches, share_of, smallest_micro_batch, token_micro_batches
 from trainer.data.stream import build_stream
 from trainer.describe import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed import collectives

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from schemas.errors import UsageError
 from tests.trainer.data.test_stream import rows_of
-from trainer.batch_limits import token_micro_batches
 from trainer.config.load import load_recipe
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import RankShare, assign_rows, places_before, ramp_sizes, share_of
+from trainer.data.share import RankShare, assign_rows, places_before, ramp_sizes, share_of, token_micro_batches
 from trainer.data.stream import build_stream
 
 TINY = "tests/recipes/small_bert.toml"
