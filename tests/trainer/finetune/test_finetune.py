@@ -1,4 +1,4 @@
-"""Whole fine-tunings by the command: every kind, what they leave, kills and stops, several ranks, refusals."""
+"""Whole fine-tunings by the command: what they leave and say, several ranks, other heads, refusals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import pair_lines, write_lines, write_task
+from tests.trainer.finetune.tasks import write_lines, write_task
 
 FINETUNE = ["python", "-m", "trainer.finetune"]
 
@@ -30,20 +29,34 @@ def results_of(output: Path) -> dict[str, Any]:
     return content
 
 
+WITH_A_LINE_PER_STEP = """
+import sys
+from trainer.finetune import seed_events
+seed_events.SECONDS_BETWEEN_LINES = 0.0
+from trainer.finetune.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
 @pytest.fixture(scope="module")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_task(tmp_path_factory.mktemp("task"), "sentence", save_every=2)
 
 
 @pytest.fixture(scope="module")
-def straight(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two seeds, never stopped, in a process of their own."""
+def finished(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The output folder of two seeds, never stopped, in a process of their own, and what that printed."""
     output = tmp_path_factory.mktemp("straight") / "out"
-    line = words(encoder("bert"), task, output, "--seeds", 2)
-    done = forked.run(line)
+    arguments = words(encoder("bert"), task, output, "--seeds", 2)[len(FINETUNE) :]
+    done = forked.run(["python", "-m", "tests.run_code", WITH_A_LINE_PER_STEP, *arguments])
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    return output
+    return output, done.stdout
+
+
+@pytest.fixture(scope="module")
+def straight(finished: tuple[Path, str]) -> Path:
+    return finished[0]
 
 
 def test_what_a_fine_tuning_leaves(encoder, straight: Path) -> None:
@@ -103,22 +116,10 @@ def test_the_same_command_again_trains_nothing_and_one_with_more_seeds_adds_them
         assert (one / "hf" / name).read_bytes() == (straight / "hf" / name).read_bytes()
 
 
-WITH_A_LINE_PER_STEP = """
-import sys
-from trainer.finetune import seed_events
-seed_events.SECONDS_BETWEEN_LINES = 0.0
-from trainer.finetune.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_an_epoch_says_how_far_it_is(encoder, straight: Path, task: Path, tmp_path: Path) -> None:
-    arguments = words(encoder("bert"), task, tmp_path / "out", "--seeds", 2)[len(FINETUNE) :]
-    done = forked.run(["python", "-m", "tests.run_code", WITH_A_LINE_PER_STEP, *arguments])
-    assert done.returncode == 0, done.stderr
+def test_an_epoch_says_how_far_it_is(finished: tuple[Path, str]) -> None:
     lines = re.findall(
         r"^seed 1, epoch (\d) of 2: step (\d+) of 12, loss \d\.\d{4}, \d+\.\d examples per second, about \d.* left$",
-        done.stdout,
+        finished[1],
         re.MULTILINE,
     )
     assert lines == [("1" if step <= 6 else "2", str(step)) for step in range(1, 13)]
@@ -140,76 +141,6 @@ def test_ranks_share_the_work(finetune, encoder, straight: Path, task: Path, tmp
 
     other = finetune(encoder("bert"), task, together, *off)
     assert other.returncode == 2 and "holds results with ranks = 2 instead of 1. Undo the change" in other.stderr
-
-
-KINDS = ["pair", "choice", "tags", "span"]
-
-
-@pytest.fixture(scope="module")
-def of_each_kind(finetune, encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("kinds")
-    families = {"pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
-    for kind in KINDS:
-        changes = {"span": {"stride": 8}, "choice": {"epochs": 6}}.get(kind, {})
-        task = write_task(folder / kind, kind, max_length=48, **changes)
-        done = finetune(encoder(families[kind]), task, folder / kind / "out")
-        assert done.returncode == 0, done.stderr
-    return {kind: folder / kind / "out" for kind in KINDS}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_trained_and_scored(of_each_kind: dict[str, Path], kind: str) -> None:
-    output = of_each_kind[kind]
-    seed = results_of(output)["seeds"][0]
-    losses = [epoch["loss"] for epoch in seed["epochs"]]
-    assert min(losses[1:]) < losses[0]
-    assert set(seed["scores"]) == {"dev", "test"}
-
-    if kind == "span":
-        parts = {"HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1"}
-        assert parts < set(seed["scores"]["dev"]) and parts < set(results_of(output)["summary"]["test"])
-        assert "NoAns_f1" in (output / "report.html").read_text()
-
-    lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
-    assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"} | ({"score"} if kind == "choice" else set())
-    expected = {"pair": float, "choice": int, "tags": list, "span": str}
-    assert isinstance(lines[0]["prediction"], expected[kind])
-
-
-def test_a_pipeline_gives_the_tags_of_whole_words(of_each_kind: dict[str, Path]) -> None:
-    folder = of_each_kind["tags"]
-    tags = pipeline("token-classification", model=str(folder / "hf"), aggregation_strategy="first")
-    text = "The cat sees the river."
-    for found in tags(text):
-        before, after = text[: found["start"]], text[found["end"] :]
-        assert not before[-1:].isalpha() and not after[:1].isalpha(), found
-
-
-def test_a_pipeline_answers_with_the_number_of_a_regression(of_each_kind: dict[str, Path], tmp_path: Path) -> None:
-    folder = of_each_kind["pair"]
-    best = results_of(folder)["best_seed"]
-    predictions = (folder / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
-    pairs = [{"text": line["text"], "text_pair": line["text_pair"]} for line in pair_lines(24, 2)]
-    answers = pipeline("text-classification", model=str(folder / "hf"))(pairs)
-    assert {answer["label"] for answer in answers} == {"LABEL_0"}
-    expected = [json.loads(line)["prediction"] for line in predictions]
-    assert [answer["score"] for answer in answers] == pytest.approx(expected, abs=1e-5)
-
-
-@pytest.mark.parametrize(("kind", "head"), [("choice", "MultipleChoice"), ("span", "QuestionAnswering")])
-def test_heads_without_a_pipeline_load_completely(of_each_kind: dict[str, Path], kind: str, head: str) -> None:
-    folder = of_each_kind[kind] / "hf"
-    model_class = getattr(transformers, f"AutoModelFor{head}")
-    _, told = model_class.from_pretrained(folder, output_loading_info=True)
-    assert not told["missing_keys"] and not told["unexpected_keys"]
-    assert transformers.AutoTokenizer.from_pretrained(folder).is_fast
-
-
-def test_the_tokenizer_opens_in_transformers_4_and_elsewhere(of_each_kind: dict[str, Path]) -> None:
-    for folder in of_each_kind.values():
-        config = json.loads((folder / "hf/tokenizer_config.json").read_text())
-        assert config["tokenizer_class"] == "PreTrainedTokenizerFast"
-        assert not {"is_local", "local_files_only", "name_or_path"} & config.keys()
 
 
 def test_a_folder_belongs_to_one_fine_tuning(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
@@ -248,17 +179,6 @@ def test_a_metric_that_does_not_serve_the_labels_found(finetune, encoder, tmp_pa
     done = finetune(encoder("bert"), task, tmp_path / "out", "--set", 'metrics=["f1"]')
     assert done.returncode == 2 and "needs two labels" in done.stderr and "a, b, c" in done.stderr
     assert not (tmp_path / "out").exists()
-
-
-def test_a_fine_tuned_folder_goes_on_with_another_number_of_labels(
-    finetune, of_each_kind: dict[str, Path], task: Path, tmp_path: Path
-) -> None:
-    """A regression's head has one output. Its config tells pipelines not to squeeze that."""
-    scored = of_each_kind["pair"] / "hf"
-    assert json.loads((scored / "config.json").read_text())["problem_type"] == "regression"
-    done = finetune(scored, task, tmp_path / "out", "--set", "training.epochs=1")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("has a head for other labels (LABEL_0), so its head is replaced") == 1
 
 
 def test_a_head_is_replaced_where_that_is_asked(finetune, encoder, straight: Path, task: Path, tmp_path: Path) -> None:
