@@ -277,9 +277,14 @@ def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
 
 def _is_this_machine(address: str) -> bool:
     """Whether an address such as "localhost:8081", "http://127.0.0.1:8081" or "spark://host:7077" is this machine's."""
-    host = address.rpartition("://")[2].rpartition(":")[0] or address
     here = ("localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0", platform.node().lower())
-    return host.lower() in here
+    return all((host or port).lower() in here for host, port in _hosts_and_ports(address))
+
+
+def _hosts_and_ports(address: str) -> list[tuple[str, str]]:
+    """Return the parts of an address; of each master in "spark://a:7077,b:7077", of which one leads the cluster."""
+    parts = [one.rpartition(":") for one in address.rpartition("://")[2].split(",")]
+    return [(host, port) for host, _, port in parts]
 
 
 def worker_location(options: PipelineOptions) -> WorkerLocation:
@@ -406,14 +411,17 @@ def _check_answers(flag: str, address: str | None, advice: str) -> None:
     if not address or address == "embed":
         return
 
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if not host or not port.isdecimal():
-        raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from error
+    failed: Exception | None = None
+    for host, port in _hosts_and_ports(address):
+        if not host or not port.isdecimal():
+            raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+            return
+        except (OSError, OverflowError) as error:
+            failed = error
+    reason = getattr(failed, "strerror", None) or failed
+    raise UsageError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from failed
 
 
 def _check_credentials(options: PipelineOptions) -> None:

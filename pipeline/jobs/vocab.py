@@ -133,7 +133,9 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
             "of a published tokenizer."
         )
 
-    tokenizer_json, _ = without_dropout(storage.read(url), url)
+    stored = storage.read(url)
+    parse_vocabulary(stored, url)  # refuses what is no tokenizer
+    tokenizer_json, _ = without_dropout(stored, url)
     vocabulary = parse_vocabulary(tokenizer_json, url)
     check_rules(tokenizer_json, vocabulary.model, storage.printable(job.extend))
     check_extendable(tokenizer_json, vocabulary, storage.printable(url))

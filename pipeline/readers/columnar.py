@@ -213,12 +213,11 @@ def parquet_records(stream: Stream, file_range: FileRange, options: RecordOption
     Raises DataError unless the file is Parquet and its columns are as `check_columns` wants them.
     """
     metadata = open_parquet(stream.file, file_range.display_path).metadata
+    schema = metadata.schema.to_arrow_schema()
+    wanted = check_columns(file_range.display_path, schema, options.text_key)
     first_rows = _first_rows(metadata, file_range)
     if not first_rows:
         return
-
-    schema = metadata.schema.to_arrow_schema()
-    wanted = check_columns(file_range.display_path, schema, options.text_key)
     columns = read_columns(schema, wanted)
 
     # Read as a dictionary: a text that many rows share is then in memory once, however long it is. Otherwise a small

@@ -149,7 +149,7 @@ def _read_blank_lines(stream: Stream, offset: int) -> bytes:
 def _with_plain_ends(data: bytes, offset: int, is_later: bool) -> Iterator[Line]:
     """Yield the lines that a line consists of if some ends are a lone CR, and blanks of Unicode as a blank line."""
     parts = [data]
-    if data.find(b"\r", 0, -2) >= 0 and _LONE_RETURNS.search(data):
+    if data.find(b"\r", 0, -2 if data.endswith(b"\n") else -1) >= 0 and _LONE_RETURNS.search(data):
         parts = _LINE.findall(_LONE_RETURNS.sub(lambda found: b"\n" * len(found[0]), data))
     for part in parts:
         is_blank = not part.isascii() and _UNICODE_BLANK.fullmatch(part)

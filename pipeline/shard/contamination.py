@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -142,7 +143,7 @@ def texts_of(path: str) -> Iterator[str]:
             else:
                 lines = io.StringIO(_decoded(file.read(), shown), newline="")
                 yield from _strings(_rows(lines, name) if name.endswith((".csv", *TAB_SUFFIXES)) else lines)
-    except (OSError, ValueError, EOFError, csv.Error, pa.ArrowException) as error:
+    except (OSError, ValueError, EOFError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise DataError(
             f"--decontaminate {shown} cannot be read: {str(error).rstrip('.')}. Give JSON lines, a table or text."
         ) from error
@@ -167,6 +168,7 @@ def _rows(lines: io.StringIO, name: str) -> Iterable[list[str]]:
     """Return the rows of CSV, whose delimiter is the one that its first line has most often, or of TSV."""
     first_line = lines.readline()
     lines.seek(0)
+    csv.field_size_limit(sys.maxsize)
     delimiter = "\t" if name.endswith(TAB_SUFFIXES) else max(DELIMITERS, key=first_line.count)
     return csv.reader(lines, delimiter=delimiter)
 

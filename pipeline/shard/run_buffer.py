@@ -246,7 +246,8 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     documents = RunBuffer()
     for file_range, problem in _ranges_of(split, reading):
         if isinstance(problem, Rejected):
-            documents.reject(problem, file_range)
+            source = file_range.corpus or problem.source
+            documents.reject(replace(problem, source=source), file_range)
             continue
         if problem is not None:
             documents.leave_out(file_range, problem)

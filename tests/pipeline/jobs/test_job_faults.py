@@ -65,6 +65,10 @@ ENGINES = {
         ["--runner=flink", "--flink_master=localhost:9", f"--flink_job_server_jar={__file__}"],
         "Nothing answers at --flink_master localhost:9",
     ),
+    "no-master-of-two": (
+        ["--runner=spark", "--spark_master_url=spark://localhost:9,localhost:7", f"--spark_job_server_jar={__file__}"],
+        "Nothing answers at --spark_master_url spark://localhost:9,localhost:7",
+    ),
     "flink-without-java": (
         ["--runner=flink", f"--flink_job_server_jar={__file__}", "--job_server_java_launcher=/nowhere/java"],
         "no executable file /nowhere/java. Install a Java runtime",

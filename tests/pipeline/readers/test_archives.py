@@ -109,6 +109,11 @@ def test_encrypted_members_are_bad_records(command, tmp_path: Path) -> None:
     assert done.returncode == 0 and "1 document" in done.stdout
     assert "1 x member of an archive that is encrypted (archive)" in done.stdout
 
+    (tmp_path / "corpora.toml").write_text(f'[[corpus]]\nname = "mine"\ninput = "{tmp_path}/x.zip"\n')
+    words = ("shard", "--inputs", tmp_path / "corpora.toml", "--output", tmp_path / "named", "--max_bad_ratio", 1)
+    done = command(*words)
+    assert "1 x member of an archive that is encrypted (mine)" in done.stdout, done.stderr
+
 
 def test_an_archive_may_not_grow_without_limit(command, tmp_path: Path) -> None:
     parts: dict[str, bytes | str] = {f"{number}.txt": b"One text. " * (10 << 20) for number in range(3)}

@@ -191,6 +191,10 @@ def test_parquet(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has no text column 'n'"):
         read("n")
 
+    pq.write_table(pa.table({"n": [1]}).select([]), path)
+    with pytest.raises(DataError, match="has no text column 'text'; it has no column of strings at all"):
+        read("text")
+
 
 def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
@@ -235,3 +239,8 @@ def test_line_ends_of_other_systems(tmp_path: Path, end: str) -> None:
             for name in ("plain", "other")
         ]
         assert found[0] == found[1], kind
+
+
+def test_a_lone_return_ends_a_line_before_a_single_character(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"One.\rX")
+    assert [record.text for record in records(tmp_path / "x", "line") if isinstance(record, Record)] == ["One.\n", "X"]

@@ -68,8 +68,20 @@ def test_the_first_set_is_named_and_sets_survive_storage(tmp_path: Path) -> None
     assert sets.to_bytes() == read_evaluation_sets(paths).to_bytes()
 
 
+def test_a_long_cell_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"id,text\n1,{'long ' * 40_000}\n")
+    assert max(map(len, texts_of(str(path)))) == 200_000
+
+
 @pytest.mark.parametrize(
-    ("name", "content"), [("a.jsonl", b"{broken"), ("a.parquet", b"no Parquet"), ("a.txt.gz", b"no gzip")]
+    ("name", "content"),
+    [
+        ("a.jsonl", b"{broken"),
+        ("a.jsonl", b"[" * 1000 + b"]" * 1000),
+        ("a.parquet", b"no Parquet"),
+        ("a.txt.gz", b"no gzip"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     path = tmp_path / name

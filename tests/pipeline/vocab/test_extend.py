@@ -183,11 +183,17 @@ def test_a_counted_text_extends_alike(command, extended, domain: Path, tmp_path:
 
 
 def test_what_cannot_be_extended_is_one_line(command, domain: Path, byte_vocab: Path, tmp_path: Path) -> None:
+    for name, content in (("cut", "{"), ("empty", "{}"), ("list", "[]")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(content)
     text = ("--text", domain / "text", "--output", tmp_path / "out")
     for flags, code, message in (
         (("--extend", byte_vocab), 2, "--add N belong together"),
         (("--extend", byte_vocab, "--add", 3, "--size", 9), 2, "--size follows from the vocabulary"),
         (("--extend", tmp_path, "--add", 3), 3, "holds no tokenizer.json"),
+        (("--extend", tmp_path / "cut", "--add", 3), 3, "cut/tokenizer.json is not a WordPiece"),
+        (("--extend", tmp_path / "empty", "--add", 3), 3, "empty/tokenizer.json is not a WordPiece"),
+        (("--extend", tmp_path / "list", "--add", 3), 3, "list/tokenizer.json is not a WordPiece"),
         (("--model", "bytebpe"), 2, "vocab needs --size"),
     ):
         refused = command("vocab", *text, *flags)
