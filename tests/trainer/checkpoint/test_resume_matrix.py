@@ -14,7 +14,7 @@ PLAIN = {
     "model__hidden_dropout_prob": 0.0,  # dropout is drawn per rank
     "model__attention_probs_dropout_prob": 0.0,
     "run__max_steps": STEPS,
-    "checkpoint__every": 99,
+    "checkpoint__every": STOP,
     "deepspeed__zero_optimization__stage3_param_persistence_threshold": 0,  # or small parameters are not shared out
 }
 
@@ -62,7 +62,7 @@ def matrix(request: pytest.FixtureRequest) -> Matrix:
 
 @pytest.fixture(scope="module")
 def runs(training, matrix: Matrix, tmp_path_factory) -> Path:
-    """Of every layout an unbroken run and one that was stopped; then every stopped one resumed in those that follow."""
+    """Of every layout an unbroken run and the same up to STOP, which is then resumed in the layouts that follow."""
     folder = tmp_path_factory.mktemp("matrix")
 
     def go(out: Path, layout: Layout, copy_of: Path | None = None, **more: object) -> None:
@@ -70,12 +70,14 @@ def runs(training, matrix: Matrix, tmp_path_factory) -> Path:
             shutil.copytree(copy_of, out)
         done = training.warm(layout.ranks, out, **changes(layout.stage, **more))
         assert done.returncode == 0, done.stderr
+        assert ("Resuming from" in done.stdout) == (copy_of is not None)
 
     for layout in matrix.layouts:
-        go(named(folder / "straight", layout), layout)
-        go(named(folder / "stopped", layout), layout, run__stop_at=STOP)
+        straight, stopped = (named(folder / name, layout) for name in ("straight", "stopped"))
+        go(straight, layout)
+        shutil.copytree(straight, stopped, ignore=shutil.ignore_patterns(f"step-{STEPS:08d}"))
         for to_layout in matrix.following(layout):
-            go(named(named(folder, layout), to_layout), to_layout, copy_of=named(folder / "stopped", layout))
+            go(named(named(folder, layout), to_layout), to_layout, copy_of=stopped)
 
     # A chain: stopped at stage 3 on two ranks, gone on at stage 2 on one, then at stage 1 on two.
     two_links = named(named(folder, Layout(2, 3)), Layout(1, 2))

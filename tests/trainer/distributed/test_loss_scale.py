@@ -21,7 +21,8 @@ TOO_LARGE = 2.0**19  # gradients of some tenths times this are beyond fp16's 65,
 def changes(precision: str, stage: int) -> dict[str, object]:
     return {
         "run__max_steps": STEPS,
-        "checkpoint__every": 99,
+        "checkpoint__every": STOP,
+        "checkpoint__keep": 9,
         "engine__precision": precision,
         "engine__zero_stage": stage,
     }
@@ -45,21 +46,24 @@ def precision(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def runs(training, precision: str, tmp_path_factory) -> Path:
-    """For each stage an unbroken run and a resumed one, and in fp16 one resumed at too large a scale."""
+    """For each stage an unbroken run, one resumed after STOP, and in fp16 another one at too large a scale."""
     folder = tmp_path_factory.mktemp("half")
     output = ""
 
-    def go(name: str, stage: int, **more: object) -> None:
+    def go(name: str, stage: int) -> None:
         nonlocal output
-        done = training.warm(2, folder / f"{name} {precision} {stage}", **changes(precision, stage), **more)
+        done = training.warm(2, folder / f"{name} {precision} {stage}", **changes(precision, stage))
         assert done.returncode == 0, done.stderr
+        assert ("Resuming from" in done.stdout) == (name != "straight")
         output += done.stdout
 
     for stage in STAGES:
         go("straight", stage)
-        go("resumed", stage, run__stop_at=STOP)
+        straight, resumed = (folder / f"{name} {precision} {stage}" for name in ("straight", "resumed"))
+        later = [f"step-{step:08d}" for step in range(STOP + 1, STEPS + 1)]
+        shutil.copytree(straight, resumed, ignore=shutil.ignore_patterns(*later))
         if precision == "fp16":
-            with_scale(folder / f"resumed fp16 {stage}", TOO_LARGE, folder / f"fallen fp16 {stage}")
+            with_scale(resumed, TOO_LARGE, folder / f"fallen fp16 {stage}")
             go("fallen", stage)
         go("resumed", stage)
     (folder / "output").write_text(output)
