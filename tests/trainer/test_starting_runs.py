@@ -23,74 +23,78 @@ def losses(run: Path) -> list[float]:
     return [json.loads(line)["mlm_loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
+EIGHT_STEPS = {"run__max_steps": 8, "checkpoint__every": 4}
+
+
+@pytest.fixture(scope="module")
+def counted(command, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The statistics of the pairs."""
+    out = tmp_path_factory.mktemp("counted") / "statistics"
+    assert command("statistics", "--pairs", pairs, "--output", out).returncode == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def stopped(training, counted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that began with the statistics and stopped after step 4 of 8; tests that train it further copy it."""
+    out = tmp_path_factory.mktemp("stopped") / "run"
+    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=counted, run__stop_at=4)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def sampled(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run without statistics and without a stop."""
+    out = tmp_path_factory.mktemp("sampled") / "run"
+    assert training.warm(1, out, **STARTS, **EIGHT_STEPS).returncode == 0
+    return out
+
+
 @pytest.mark.parametrize("family", ["bert", "modernbert"])
-def test_ranks_and_counting_do_not_show(training, command, pairs: Path, tmp_path: Path, family: str) -> None:
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+def test_ranks_and_counting_do_not_show(training, counted: Path, tmp_path: Path, family: str) -> None:
     changes = {**STARTS, **NO_DROPOUT, "model__family": family, "run__max_steps": 6, "checkpoint__every": 3}
-
-    one, two, own = (tmp_path / name for name in ("one", "two", "own"))
-    assert training.warm(1, one, **changes, data__statistics=counted).returncode == 0
-    assert training.warm(2, two, **changes, data__statistics=counted).returncode == 0
+    own, one, two = (tmp_path / name for name in ("own", "one", "two"))
     assert training.warm(1, own, **changes).returncode == 0
-
-    assert losses(one) == losses(own), "the run counts what the pipeline counts"
-    assert losses(two) == pytest.approx(losses(one), abs=1e-5)
-
-
-def test_a_resumed_run_needs_no_statistics(training, command, pairs: Path, tmp_path: Path) -> None:
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
-    changes = {**STARTS, "data__statistics": counted, "run__max_steps": 8, "checkpoint__every": 4}
-
-    unbroken, resumed = tmp_path / "unbroken", tmp_path / "resumed"
-    assert training.warm(1, unbroken, **changes).returncode == 0
-    assert training.warm(1, resumed, **changes, run__stop_at=4).returncode == 0
-    shutil.rmtree(counted)
-    assert training.warm(1, resumed, **changes).returncode == 0
-    assert losses(resumed) == losses(unbroken)
+    assert training.warm(2, two, **changes, data__statistics=counted).returncode == 0
+    assert losses(two) == pytest.approx(losses(own), abs=1e-5)
+    if family == "modernbert":  # the next test compares those of BERT
+        assert training.warm(1, one, **changes, data__statistics=counted).returncode == 0
+        assert losses(one) == losses(own), "the run counts what the pipeline counts"
 
 
-def test_a_resume_with_other_statistics_is_refused(training, command, pairs: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_no_statistics(training, stopped: Path, sampled: Path, tmp_path: Path) -> None:
+    """And equals a run that was not stopped and has counted for itself."""
+    out = shutil.copytree(stopped, tmp_path / "run")
+    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=tmp_path / "gone")
+    assert done.returncode == 0 and "The run resumes without them" in done.stdout, done.stderr
+    assert losses(out) == losses(sampled)
+
+
+def test_a_resume_with_other_statistics_is_refused(
+    training, command, pairs: Path, counted: Path, stopped: Path, tmp_path: Path
+) -> None:
     """By their fingerprint, which the checkpoint holds: a folder may be replaced, or lie elsewhere."""
-    counted = tmp_path / "statistics"
-    words = ("statistics", "--pairs", pairs, "--output", counted)
-    assert command(*words).returncode == 0
-    changes = {**STARTS, "data__statistics": counted, "run__max_steps": 8, "checkpoint__every": 4}
-    out = tmp_path / "run"
-    assert training.warm(1, out, **changes, run__stop_at=4).returncode == 0
+    out = shutil.copytree(stopped, tmp_path / "run")
     state = json.loads((out / "checkpoints/step-00000004/state.json").read_text())
     fingerprint = read_manifest(str(counted), "statistics").fingerprint
     assert state["identity"]["statistics"] == fingerprint
 
-    moved = counted.rename(tmp_path / "moved")
-    assert command(*words, "--window", 2).returncode == 0
-    done = training.warm(1, out, **changes)
+    other = tmp_path / "other"
+    assert command("statistics", "--pairs", pairs, "--output", other, "--window", 2).returncode == 0
+    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=other)
     assert done.returncode == 4 and f"data.statistics was {fingerprint}, is " in done.stderr, done.stderr
 
-    done = training.warm(1, out, **changes | {"data__statistics": moved})
+    moved = shutil.copytree(counted, tmp_path / "moved")
+    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=moved)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_a_run_has_sampled_is_recorded(training, command, pairs: Path, tmp_path: Path) -> None:
-    changes = {**STARTS, "run__max_steps": 8, "checkpoint__every": 4}
-    out = tmp_path / "run"
-    assert training.warm(1, out, **changes, run__stop_at=4).returncode == 0
-    state = json.loads((out / "checkpoints/step-00000004/state.json").read_text())
+def test_what_a_run_has_sampled_is_recorded(training, counted: Path, sampled: Path) -> None:
+    state = json.loads((sampled / "checkpoints/step-00000004/state.json").read_text())
     assert state["identity"]["statistics"] == "a sample of 8,000,000 tokens with a window of 3"
-
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
-    done = training.warm(1, out, **changes, data__statistics=counted)
+    done = training.warm(1, sampled, **STARTS, **EIGHT_STEPS, data__statistics=counted)
     assert done.returncode == 4 and "data.statistics was a sample of 8,000,000 tokens" in done.stderr, done.stderr
-
-
-def test_missing_statistics_are_one_line(training, tmp_path: Path) -> None:
-    changes = {**STARTS, "data__statistics": tmp_path / "nowhere"}
-    done = training.warm(1, tmp_path / "run", **changes)
-    assert done.returncode == 3
-    assert "holds no finished statistics" in done.stderr and "clozeline statistics" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 def test_statistics_of_the_held_out_pairs_are_refused(training, command, held_out: Path, tmp_path: Path) -> None:
@@ -106,14 +110,13 @@ def test_statistics_of_the_held_out_pairs_are_refused(training, command, held_ou
     assert done.returncode == 0, done.stderr
 
 
-def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, command, pairs: Path, tmp_path: Path) -> None:
+def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, counted: Path, tmp_path: Path) -> None:
     """Rank 0 alone reads it. The other must end with the same error, not wait for weights."""
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
-    file = next(counted.glob("cooccurrences-*.arrow"))
+    cut = shutil.copytree(counted, tmp_path / "statistics")
+    file = next(cut.glob("cooccurrences-*.arrow"))
     file.write_bytes(file.read_bytes()[:-100])
 
-    done = training.warm(2, tmp_path / "run", **STARTS, data__statistics=counted)
+    done = training.warm(2, tmp_path / "run", **STARTS, data__statistics=cut)
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("clozeline: ") == 1 and file.name in done.stderr, done.stderr
     assert "Lost rank" not in done.stderr and "Traceback" not in done.stderr
@@ -131,20 +134,19 @@ def test_statistics_of_another_vocabulary_are_one_line(
 
 
 def test_weights_are_those_of_the_seed(training, tmp_path: Path) -> None:
-    """Two starts with one seed are equal, with another they are not. A learning rate of 0 keeps the weights."""
+    """Another seed draws others. A learning rate of almost 0 keeps the weights."""
     changes = {**STARTS, **NO_DROPOUT, "run__max_steps": 1, "schedule__warmup_steps": 1, "optimizer__lr": 1e-12}
     saved = []
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+    for name, seed in (("a", 1), ("b", 2)):
         assert training.warm(1, tmp_path / name, **changes, run__seed=seed).returncode == 0
         saved.append(training.tensors(tmp_path / name, 1))
 
-    assert saved[0] == saved[1]
-    assert list(saved[0]) == list(saved[2])
+    assert list(saved[0]) == list(saved[1])
     tables = [name for name in saved[0] if name.endswith("encoder.embeddings.token.weight")]
-    assert tables and all(saved[0][name] != saved[2][name] for name in tables)
+    assert tables and all(saved[0][name] != saved[1][name] for name in tables)
 
 
-@pytest.mark.parametrize("before", [None, {}, {"slurm-1.out": "of the scheduler"}], ids=["new", "empty", "with a log"])
+@pytest.mark.parametrize("before", [None, {"slurm-1.out": "of the scheduler"}], ids=["new", "with a log"])
 def test_a_start_that_is_refused_leaves_the_folder_as_it_was(training, tmp_path: Path, before) -> None:
     """Refused after the word frequencies were counted and kept there."""
     out = tmp_path / "run"
@@ -155,6 +157,7 @@ def test_a_start_that_is_refused_leaves_the_folder_as_it_was(training, tmp_path:
 
     done = training.warm(1, out, data__statistics=tmp_path / "nowhere")
     assert done.returncode == 3 and "holds no finished statistics" in done.stderr, done.stderr
+    assert "clozeline statistics" in done.stderr and "Traceback" not in done.stderr
     done = training.warm(1, out, model__init_from=tmp_path / "nowhere")
     assert done.returncode not in (0, 1) and "Traceback" not in done.stderr, done.stderr
 
