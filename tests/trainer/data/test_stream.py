@@ -24,7 +24,7 @@ from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, shape_for
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.order import build_sources, rows_between
-from trainer.data.share import RankShare, assign_rows
+from trainer.data.share import RankShare, assign_rows, share_of
 from trainer.data.stream import BatchFormat, MaskingSchedule, Stream, build_stream
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 
@@ -357,10 +357,10 @@ TOKENS = ["batch.global_batch=none", "batch.micro_batch=none", "batch.global_tok
 
 
 def build(pairs: object, *changes: str) -> None:
-    """As far as a run goes before it builds its model."""
+    """As far as a run on two ranks goes before it builds its model."""
     recipe = load_recipe("tests/recipes/small_bert.toml", [f"data.pairs={pairs}", *changes])
     folders = open_folders(recipe)
-    build_stream(recipe, folders, RankShare(0, 1, 1, recipe.batch.size)).close()
+    build_stream(recipe, folders, share_of(recipe, 0, 2, folders)).close()
 
 
 @pytest.mark.parametrize(
@@ -371,12 +371,16 @@ def build(pairs: object, *changes: str) -> None:
         (["model.max_position_embeddings=16"], 3, "rows of up to 32 tokens, but model.max_position_embeddings is 16"),
         (TOKENS, 2, "Give at least 128"),
         (["data.pairs=[]"], 2, "names no folder"),
+        (["data.vocab={byte_vocab}"], 3, "Rebuild the pairs with it, or remove data.vocab"),
+        (["batch.global_batch=15", "batch.micro_batch=15"], 2, "cut into micro-batches of 15 rows on 2 ranks"),
     ],
 )
-def test_what_does_not_fit_is_refused(pairs: Path, changes: list[str], code: int, message: str) -> None:
+def test_what_does_not_fit_is_refused(
+    pairs: Path, byte_vocab: Path, changes: list[str], code: int, message: str
+) -> None:
     build(pairs)
     with pytest.raises(ClozelineError, match=message) as caught:
-        build(pairs, *changes)
+        build(pairs, *(change.format(byte_vocab=byte_vocab) for change in changes))
     assert caught.value.exit_code == code
 
 
