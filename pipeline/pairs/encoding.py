@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
@@ -46,7 +47,7 @@ from pipeline.pairs.encoding_cache import (
     merge_encoded,
 )
 from pipeline.vocab.cut_words import are_plain, cut_plain
-from pipeline.words.arrow import SPACE_BYTE, Bools, Bytes, Ints, bytes_of, slices_of, strings_of
+from pipeline.words.arrow import SPACE_BYTE, Bools, Ints, bytes_of, slices_of, strings_of
 from pipeline.words.cut import CutStrings, cut_where, isolate_ideographs
 from pipeline.words.rules import Rules, cutter_of
 from schemas.ragged import offsets_of
@@ -58,14 +59,9 @@ CHUNK_BYTES = 2 << 20
 MAX_CACHED_PIECES = 1_000_000  # about 100 MB with their words
 MAX_CACHED_BYTES = 64 << 20  # bytes of text and ids: in languages without spaces, pieces are long and few
 
-_FIRST_PRINTABLE = 0x20
-
-_WHITE_SPACE = tuple(
-    character.encode()
-    for character in "\u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
-"""White space outside of ASCII, as UTF-8."""
+_IRREGULAR = r"[\x00-\x1f]|  | $|[\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+"""White space other than single spaces between runs. One at the start of a sentence is regular too, because the first
+run would get one anyway."""
 
 _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 
@@ -225,7 +221,8 @@ def cut_into_pieces(sentences: pa.Array, isolates_ideographs: bool, keeps_white_
     text, starts_N1 = bytes_of(sentences)
     begins_B = text == SPACE_BYTE
     if keeps_white_space:
-        begins_B &= ~_in_irregular_sentences(text, starts_N1)
+        is_irregular_N = pc.match_substring_regex(sentences, _IRREGULAR)  # type: ignore[attr-defined]
+        begins_B &= ~np.repeat(is_irregular_N.to_numpy(zero_copy_only=False), np.diff(starts_N1))
     if isolates_ideographs:
         isolate_ideographs(begins_B, text)
     return cut_where(begins_B, text, starts_N1)
@@ -288,43 +285,3 @@ def _without_first_space(pieces: pa.Array) -> pa.StringArray:
     is_kept_B = np.ones(len(text), dtype=bool)
     is_kept_B[starts_P[has_space_P]] = False
     return strings_of(text[is_kept_B], starts_P1 - offsets_of(has_space_P))
-
-
-def _in_irregular_sentences(text: Bytes, starts_N1: Ints) -> Bools:
-    """Return (B,) bool: whether each byte is in a sentence with white space other than single spaces between runs.
-
-    A single space at the start of a sentence is regular too, because the first run would get one anyway.
-    """
-    is_space_B = text == SPACE_BYTE
-    irregular = [np.flatnonzero(text < _FIRST_PRINTABLE), _other_white_space(text)]
-    irregular.append(np.flatnonzero(is_space_B[1:] & is_space_B[:-1]))
-
-    # A space as the last byte of a sentence.
-    ends = starts_N1[1:][np.diff(starts_N1) > 0] - 1
-    irregular.append(ends[is_space_B[ends]])
-
-    places = np.concatenate(irregular)
-    if len(places) == 0:
-        return np.zeros(len(text), dtype=bool)
-
-    lengths_N = np.diff(starts_N1)
-    is_irregular_N = np.zeros(len(lengths_N), dtype=bool)
-    is_irregular_N[np.searchsorted(starts_N1, places, side="right") - 1] = True
-    return np.repeat(is_irregular_N, lengths_N)
-
-
-def _other_white_space(text: Bytes) -> Ints:
-    """Return the byte offsets at which white space outside of ASCII begins."""
-    found = []
-    for lead in sorted({encoded[0] for encoded in _WHITE_SPACE}):
-        leads = np.flatnonzero(text == lead)
-        for encoded in _WHITE_SPACE:
-            if encoded[0] != lead or len(leads) == 0:
-                continue
-
-            # Text is valid UTF-8, so the bytes after a lead byte exist.
-            matches = text[leads + 1] == encoded[1]
-            if len(encoded) == 3:
-                matches &= text[leads + 2] == encoded[2]
-            found.append(leads[matches])
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)

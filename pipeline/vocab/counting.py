@@ -1,13 +1,12 @@
 """Exact word counts of text shards, by source and by set of rules.
 
-Sentences are split at spaces into runs ("don't,"), most of which repeat: a boolean for each byte says where a run
-begins, and Arrow's hash table numbers the distinct runs. Each of them is cut into words once for every set of rules
-(pipeline/words). Counts are added up inside a worker before they travel. Then an exchange brings all counts of a word
-together, by a hash of the word, and a partition of the words is added up over all lots. Counts are 64-bit integers, and
-nothing is dropped before everything is added up.
+Sentences are split at spaces into runs ("don't,"), most of which repeat, and Arrow's hash table numbers the distinct
+ones. Each of them is cut into words once for every set of rules (pipeline/words). Counts are added up inside a worker
+before they travel. Then an exchange brings all counts of a word together, by a hash of the word, and a partition of the
+words is added up over all lots. Counts are 64-bit integers, and nothing is dropped before everything is added up.
 
-Shape suffixes: B bytes of the text, R runs in the text, R1 one more, for the end of the text, S sentences, D distinct
-runs, T rows of a table of runs, which has a row for each run and source, K words of all runs.
+Shape suffixes: R runs in the text, S sentences, D distinct runs, T rows of a table of runs, which has a row for each
+run and source, K words of all runs.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from numpy.typing import NDArray
 
 from pipeline.exchange.runs import one_batch
 from pipeline.vocab.cut_words import cut_runs
-from pipeline.words.arrow import SPACE_BYTE, Ints, bytes_of, strings_of
+from pipeline.words.arrow import Ints
 from pipeline.words.rules import Rules
 from schemas import shards
-from schemas.ragged import group_starts, offsets_of, places_of_ranges
+from schemas.ragged import places_of_ranges
 
-CUT_AT_ONCE = 1 << 20  # bytes of sentences that are cut at once: their arrays stay in the processor's cache
+ROWS_AT_ONCE = 128  # documents that are cut at once: most are then in the processor's cache, and books not too much
 COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, which takes some 3 times their memory
 
 MAX_SOURCES = 64  # reported separately; the others are counted as one
@@ -100,65 +99,23 @@ def _count_runs(text: pa.Table, source_of_row: NDArray[np.uint16]) -> Iterator[p
     sources: list[NDArray[np.uint16]] = []
     size = 0
 
-    for batch in text.to_batches():
-        documents = batch["sentences"]
-        for start, end in _ranges(documents):
-            runs_R, source_R = _runs_of(documents[start:end], source_of_row[start:end])
-            runs.append(runs_R)
-            sources.append(source_R)
-            size += runs_R.nbytes
-
-            if size >= COUNTED_AT_ONCE:
-                yield _count_occurrences(runs, np.concatenate(sources))
-                runs = []
-                sources = []
-                size = 0
-
+    for batch in text.to_batches(max_chunksize=ROWS_AT_ONCE):
+        sentences_of_row = batch["sentences"]
+        runs_of_sentence = pc.split_pattern(sentences_of_row.flatten(), " ")  # type: ignore[attr-defined]
+        source_S = np.repeat(source_of_row[: batch.num_rows], sentences_of_row.value_lengths())
         source_of_row = source_of_row[batch.num_rows :]
+
+        runs.append(runs_of_sentence.flatten())
+        sources.append(np.repeat(source_S, runs_of_sentence.value_lengths()))
+        size += runs[-1].nbytes
+        if size >= COUNTED_AT_ONCE:
+            yield _count_occurrences(runs, np.concatenate(sources))
+            runs = []
+            sources = []
+            size = 0
 
     if runs:
         yield _count_occurrences(runs, np.concatenate(sources))
-
-
-def _ranges(documents: pa.ListArray) -> list[tuple[int, int]]:
-    """Cut documents into ranges of rows of about CUT_AT_ONCE bytes."""
-    if len(documents) == 0:
-        return []
-
-    # A row's offset is the index of its first sentence, whose own offset is in bytes.
-    first_sentence_of_row = documents.offsets.to_numpy()
-    _, byte_of_sentence = bytes_of(documents.values)
-    byte_of_row = byte_of_sentence[first_sentence_of_row]
-
-    # A new range begins at the first row in each CUT_AT_ONCE bytes of text.
-    range_of_row = (byte_of_row[:-1] - byte_of_row[0]) // CUT_AT_ONCE
-    starts = group_starts(range_of_row).tolist()
-    return list(zip(starts, [*starts[1:], len(documents)], strict=True))
-
-
-def _runs_of(documents: pa.ListArray, source_of_row: NDArray[np.uint16]) -> tuple[pa.StringArray, NDArray[np.uint16]]:
-    """Cut the sentences of some documents at spaces. Returns (R runs in order, (R,) the source of each)."""
-    sentences = documents.flatten()
-    text_B, sentence_starts_S1 = bytes_of(sentences)
-    is_space_B = text_B == SPACE_BYTE
-
-    # A run begins at the start of a sentence and after each space. Runs between two spaces are empty.
-    is_start_B1 = np.zeros(len(text_B) + 1, dtype=bool)
-    is_start_B1[1:] = is_space_B
-    is_start_B1[sentence_starts_S1] = True
-    start_R1 = np.flatnonzero(is_start_B1)
-
-    # A run ends where the next one begins, or one byte earlier if there is a space between them.
-    ends_with_space_R = is_space_B[start_R1[1:] - 1]
-    lengths_R = np.diff(start_R1) - ends_with_space_R
-
-    # Without the spaces, the runs are end to end, which is the layout of an Arrow column.
-    runs_R = strings_of(text_B[~is_space_B], offsets_of(lengths_R))
-
-    sentences_of_row = documents.value_lengths().to_numpy(zero_copy_only=False)
-    source_S = np.repeat(source_of_row, sentences_of_row)
-    runs_of_sentence_S = np.diff(np.searchsorted(start_R1, sentence_starts_S1))
-    return runs_R, np.repeat(source_S, runs_of_sentence_S)
 
 
 def _count_occurrences(runs: list[pa.StringArray], source_R: NDArray[np.uint16]) -> pa.Table:

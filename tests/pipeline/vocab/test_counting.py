@@ -92,15 +92,17 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(SENTENCE, min_size=1)
 
 @given(
     files=st.lists(ROWS, min_size=1, max_size=4),
-    cut_at_once=st.sampled_from([1, 7, 1 << 20]),
+    rows_at_once=st.sampled_from([1, 3, 128]),
     counted_at_once=st.sampled_from([1, 20, 1 << 20]),
     run_bytes=st.sampled_from([0, 100, 1 << 20]),
 )
 @settings(max_examples=150)
-def test_shards_add_up_by_source_and_rules(files: list, cut_at_once: int, counted_at_once: int, run_bytes: int) -> None:
+def test_shards_add_up_by_source_and_rules(
+    files: list, rows_at_once: int, counted_at_once: int, run_bytes: int
+) -> None:
     """However much text is cut or counted at once, and however often counts leave a worker."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "CUT_AT_ONCE", cut_at_once)
+        patch.setattr(counting, "ROWS_AT_ONCE", rows_at_once)
         patch.setattr(counting, "COUNTED_AT_ONCE", counted_at_once)
         patch.setattr(counting, "MAX_RUN_BYTES", run_bytes)
         batches = list(count_texts(map(text_table, files), ["x", "y", "z"], ALL_RULES))
