@@ -139,12 +139,15 @@ def test_another_run_s_checkpoint_is_refused_with_the_differences(training, stra
     shutil.copytree(straight, tmp_path / "run")
     before = training.losses(tmp_path / "run")
     changes = {"run__seed": 9, "model__hidden_dropout_prob": 0.2, "batch__global_batch": 32}
+    changes |= {"model__num_hidden_layers": 3, "masking__kind": "span"}
     done = training.warm(1, tmp_path / "run", **changes)
     assert done.returncode == 4
     for told in (
         "run.seed was 0, is 9",
         "model.hidden_dropout_prob was 0.1, is 0.2",
-        "was 16, is 32",
+        "model.num_hidden_layers was 1, is 3",
+        "masking.kind was token, is span",
+        "batch.global_batch or batch.global_tokens was 16, is 32",
         "another run.output",
     ):
         assert told in done.stderr

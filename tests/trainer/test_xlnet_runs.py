@@ -139,10 +139,13 @@ def test_moving_the_first_token_is_a_roll_of_each_row(pairs: Path) -> None:
 
 
 def test_ranks_micro_batches_and_restarts_train_the_same(training, tmp_path: Path) -> None:
-    """The same losses up to summation order: on two ranks, resumed on one, with other micro-batches."""
+    """The same losses up to summation order: on two ranks, resumed on one, with other micro-batches.
+
+    With ZeRO 3 on two: attention's matrices are no modules of torch, and mask_emb is a weight of the encoder itself.
+    """
     steps = {"run__max_steps": 10, "checkpoint__every": 5}
     assert training.warm(1, tmp_path / "one", **XLNET, **steps, batch__micro_batch=16).returncode == 0
-    for ranks, stop in ((2, {"run__stop_at": 5}), (1, {})):
+    for ranks, stop in ((2, {"run__stop_at": 5, "engine__zero_stage": 3}), (1, {})):
         done = training.warm(ranks, tmp_path / "two", **XLNET, **steps, **stop)
         assert done.returncode == 0, done.stderr
     check_equal(training.losses(tmp_path / "two"), training.losses(tmp_path / "one"), 10)
@@ -151,7 +154,7 @@ def test_ranks_micro_batches_and_restarts_train_the_same(training, tmp_path: Pat
 def check_equal(found: dict[int, tuple], expected: dict[int, tuple], steps: int) -> None:
     assert found.keys() == expected.keys() and max(found) == steps
     for step, (_, loss, mlm_loss, *_) in found.items():
-        assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), step
+        assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=2e-5), step
 
 
 @pytest.mark.thorough
@@ -180,14 +183,3 @@ def test_fifty_steps_killed_and_resumed_on_another_number_of_ranks(training, tmp
     assert same.returncode == 0, same.stderr
     assert training.losses(tmp_path / "same") == training.losses(tmp_path / "whole")
     assert training.tensors(tmp_path / "same", 50) == training.tensors(tmp_path / "whole", 50)
-
-
-def test_ranks_that_share_every_weight_learn_the_same(training, tmp_path: Path) -> None:
-    """ZeRO 3: attention's matrices are no modules of torch, and mask_emb is a weight of the encoder itself."""
-    found = {}
-    for ranks, stage in ((1, 0), (2, 3)):
-        done = training.warm(ranks, tmp_path / f"{stage}", **XLNET, run__stop_at=3, engine__zero_stage=stage)
-        assert done.returncode == 0, done.stderr
-        lines = (tmp_path / f"{stage}" / "metrics.jsonl").read_text().splitlines()
-        found[stage] = [json.loads(line)["loss"] for line in lines]
-    assert len(found[0]) == 3 and found[3] == pytest.approx(found[0], rel=2e-5)

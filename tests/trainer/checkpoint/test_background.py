@@ -126,6 +126,7 @@ def test_an_error_waits_for_the_save_in_progress(training, tmp_path: Path) -> No
     changes = {"anomaly__replica_check_every": 7, "engine__zero_stage": 0}
     done = training.warm(2, tmp_path, "hold:0:1:13,poison:1:13:13", **changes)
     assert done.returncode == 1 and "After step 7 rank 1 holds other weights" in done.stderr, done.stderr
+    assert "than rank 0, first in mlm_head.bias" in done.stderr
     assert layout.steps_saved(str(tmp_path)) == [4]
     assert fault_of_checkpoint(layout.checkpoint_path(str(tmp_path), 4)) is None
 

@@ -1,6 +1,7 @@
 """Two phases in one recipe, resumed as one run."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -181,7 +182,9 @@ def test_causal_then_masked_lm_resumed_on_other_ranks_equals_an_unbroken_run(tra
         other = {"20000.0": "30000.0", '"100/0/0"': '"80/10/10"', '"clm"': '"mlm"'}[wrong]
         changed = tmp_path / f"{told}.toml"
         changed.write_text(config.read_text().replace(wrong, other))
-        stop = 3 if told == "objective" else 9
-        assert warm(1, told, run__stop_at=stop).returncode == 0
+        phase_ends = 6 if told == "objective" else 12
+        saved = (tmp_path / "run/checkpoints").iterdir()
+        later = [path.name for path in saved if int(path.name.removeprefix("step-")) >= phase_ends]
+        shutil.copytree(tmp_path / "run", tmp_path / told, ignore=shutil.ignore_patterns(*later))
         done = warm(1, told, changed)
         assert done.returncode == 4 and told in done.stderr, done.stderr

@@ -64,21 +64,6 @@ def test_what_only_the_first_weights_depend_on_is_told_to_have_no_effect(trainin
     assert "model.initial_attention was random, is identity. This has no effect on a run that has begun" in told
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model__num_hidden_layers": 3}, "model.num_hidden_layers was 1, is 3"),
-        ({"run__seed": 5}, "run.seed was 0, is 5"),
-        ({"masking__kind": "span"}, "masking.kind was token, is span"),
-        ({"batch__global_batch": 32}, "batch.global_batch or batch.global_tokens was 16, is 32"),
-    ],
-    ids=["model", "seed", "masking", "batch"],
-)
-def test_a_refused_change_names_the_key_with_both_values(training, half: Path, change: dict, message: str) -> None:
-    done = training.warm(1, half, **(SHORT | change))
-    assert done.returncode == 4 and f"settings: {message}. Put" in done.stderr, done.stderr
-
-
 def test_other_data_is_refused_with_folders_and_fingerprints(training, half: Path, pairs: Path, held_out: Path) -> None:
     done = training.warm(1, half, data__pairs=held_out, **SHORT)
     before, now = (json.loads((folder / "manifest.json").read_text())["fingerprint"] for folder in (pairs, held_out))
