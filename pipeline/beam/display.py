@@ -12,10 +12,9 @@ Of Beam's log:
 This holds only while a command runs, and only if logging has not been set up: a notebook or a program that calls
 `cli.main` keeps its log settings.
 
-Progress is measured by the engine's counters or else by the pieces in the job's staging. Dataflow and Prism count
-finished pieces while a job runs; Flink, Spark and local runners do not. For those the staging folder is listed, which
-on an object store takes one request per thousand reports, and takes at most LOOKING_SHARE of the time. On a terminal,
-progress is a bar with MB/s and the time left, or of a small job the time alone; elsewhere it is a line every
+Progress is measured by the pieces in the job's staging, because of the engines only some count while a job runs. To
+list the folder takes one request per thousand reports on an object store, and at most LOOKING_SHARE of the time. On a
+terminal, progress is a bar with MB/s and the time left, or of a small job the time alone; elsewhere it is a line every
 PRINT_EVERY seconds.
 """
 
@@ -25,7 +24,7 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -142,31 +141,26 @@ NOT_MEASURED = Work("", 0, 0)
 
 
 @contextmanager
-def job_progress(name: str, staging: Staging, work: Work) -> Iterator[JobProgress]:
+def job_progress(name: str, staging: Staging, work: Work) -> Iterator[None]:
     """Show progress while the block runs."""
     shown = JobProgress(name, staging, work)
     done = threading.Event()
     thread = threading.Thread(target=shown.show, args=(done,), daemon=True)
     thread.start()
     try:
-        yield shown
+        yield
     finally:
         done.set()
-        thread.join(STOP_SECONDS)  # it may wait for a job server that does not answer
+        thread.join(STOP_SECONDS)  # it may wait for a store that does not answer
 
 
 @dataclass
 class JobProgress:
-    """Finds out how much of a job's work is finished, and shows it.
-
-    counted: returns the finished pieces by the engine's counters; set once a job is submitted to an engine. It may
-    return 0, because some engines have counters only at the end, and may raise any exception.
-    """
+    """Finds out how much of a job's work is finished, and shows it."""
 
     name: str
     staging: Staging
     work: Work
-    counted: Callable[[], int] | None = None
 
     def show(self, done: threading.Event) -> None:
         """Show progress until the job is done."""
@@ -193,7 +187,7 @@ class JobProgress:
 
     def _finished_bytes(self, before: int) -> int:
         with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
-            pieces = min(self._finished_pieces(), self.work.pieces)
+            pieces = min(len(self._reports(self.work.prefix)), self.work.pieces) if self.work.prefix else 0
             return self.work.bytes * pieces // max(self.work.pieces, 1)
         return before
 
@@ -207,16 +201,6 @@ class JobProgress:
 
     def _reports(self, prefix: str) -> list[str]:
         return [name for name in storage.names(self.staging.url(""), prefix) if name.endswith(".json")]
-
-    def _finished_pieces(self) -> int:
-        counted = 0
-        if self.counted is not None:
-            with contextlib.suppress(Exception):  # an engine is busy or gone; the job itself reports that
-                counted = self.counted()
-        if counted or not self.work.prefix:
-            return counted
-
-        return len(self._reports(self.work.prefix))
 
 
 def progress_line(name: str, finished: int, total: int, seconds: float) -> str:

@@ -197,10 +197,3 @@ def job_identifier(result: Any) -> str:
     if callable(identifier):
         identifier = identifier()
     return str(identifier)
-
-
-def current_metrics(result: Any) -> Any:
-    """Return a job's current metrics. The result of a job service caches its first answer, so the cache is cleared."""
-    if getattr(result, "_metrics", None) is not None and hasattr(result, "_job_service"):
-        result._metrics = None
-    return result.metrics()

@@ -184,13 +184,11 @@ def _raise_if_ours(error: Exception) -> None:
     logging.getLogger("clozeline.engines").debug("What the engine's client raised", exc_info=error)
 
 
-def submit(
-    pipeline: beam.Pipeline, options: PipelineOptions, submitted: Callable[[Any], None] | None = None
-) -> RemoteJob:
+def submit(pipeline: beam.Pipeline, options: PipelineOptions, submitted: Callable[[], None] | None = None) -> RemoteJob:
     """Submit a job to its engine. A request to stop waits until that is done: a job without an id cannot be canceled.
 
     options: the job's, not the pipeline's, which Beam changes when it submits the job.
-    submitted: called with Beam's result before a request to stop can interrupt.
+    submitted: called before a request to stop can interrupt.
 
     Raises NotSubmittedError if nothing was started because something is missing, EngineError if the engine does not
     accept the job, and JobStoppedError if a stop was requested and the job was not accepted or not waited for.
@@ -205,7 +203,7 @@ def submit(
         with stop_signals.deferred(notice) as stops:
             result = pipeline.run()
             if submitted is not None:
-                submitted(result)
+                submitted()
         return RemoteJob(result, options, is_stopped=bool(stops))
     except KeyboardInterrupt:
         message = (

@@ -26,7 +26,6 @@ from pipeline.beam.engines import (
 from pipeline.beam.estimate import Estimate
 from pipeline.beam.local import FINISHED_PIECES, WorkerLostError, run_locally
 from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
-from pipeline.beam.steps import finished_pieces
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
 from pipeline.commit.finished import Wanted, finished_manifest, warn_of_other_files
@@ -166,9 +165,9 @@ def _run(execution: Execution, command: str) -> Manifest | None:
             _submit_and_leave(execution, pipeline, held)
             return None
 
-        with display.job_progress(command, staging, execution.work) as shown:
+        with display.job_progress(command, staging, execution.work):
             try:
-                run_attempts(execution, pipeline, partial(_submitted, execution, held, shown))
+                run_attempts(execution, pipeline, partial(_submitted, execution, held))
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run keeps its lease: it needs it to publish, and other jobs must stay out of the
                 # folder.
@@ -213,7 +212,7 @@ def _submit_and_leave(execution: Execution, pipeline: beam.Pipeline, held: list[
     for lease in held:
         lease.leave()  # before the job can reach its last step
     try:
-        run_once(execution, pipeline, lambda result: _keep_if_killed(held))
+        run_once(execution, pipeline, partial(_keep_if_killed, held))
         _keep(held, True)
     except JobStoppedError as error:
         _keep(held, error.still_runs)
@@ -230,12 +229,11 @@ def _keep_if_killed(held: list[Lease]) -> None:
         lease.keep_if_killed()
 
 
-def _submitted(execution: Execution, held: list[Lease], shown: display.JobProgress, result: Any) -> None:
-    """Called with Beam's result of each attempt that an engine has accepted."""
+def _submitted(execution: Execution, held: list[Lease]) -> None:
+    """Called for each attempt that an engine has accepted."""
     # Workers inside the launcher end with it, and so does the job: its lease must not outlive them.
     if worker_location(execution.options) != "here":
         _keep_if_killed(held)
-    shown.counted = partial(finished_pieces, result)
 
 
 def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:
@@ -245,11 +243,11 @@ def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:
     return owner is not None and owner.published
 
 
-def run_attempts(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
+def run_attempts(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[], None] | None = None) -> Any:
     """Run a job to its end and return Beam's result. When workers are lost, it is run again: see REMOTE_ATTEMPTS.
 
     pipeline: the job as it was built, for the first attempt.
-    submitted: called with Beam's result of each attempt that runs on an engine, while it runs.
+    submitted: called once an engine has accepted an attempt.
 
     Raises a worker's ClozelineError as it was raised there, StorageError if a disk refuses Beam's temporary files,
     EngineError for anything else that an engine reports, and JobStoppedError if Ctrl-C stopped a job that runs in
@@ -273,7 +271,7 @@ def run_attempts(execution: Execution, pipeline: beam.Pipeline, submitted: Calla
     return run_once(execution, pipeline, submitted)
 
 
-def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[Any], None] | None = None) -> Any:
+def run_once(execution: Execution, pipeline: beam.Pipeline, submitted: Callable[[], None] | None = None) -> Any:
     """Run one attempt of a job. Returns and raises the same as `run_attempts`, but a lost worker is not tried again."""
     try:
         if execution.failures is None:

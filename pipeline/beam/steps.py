@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import apache_beam as beam
-from apache_beam.metrics.metric import Metrics, MetricsFilter
+from apache_beam.metrics.metric import Metrics
 from apache_beam.pvalue import PCollection
 
-from pipeline.beam.internals import current_metrics
 from pipeline.commit import failures
 from pipeline.commit.failures import Failures, Stopped, carried
 from pipeline.commit.parts import AddUp, part_of_report, summarize_part
@@ -38,9 +37,6 @@ from schemas.manifest import Shard
 NAMESPACE = "clozeline"
 PIECES = "pieces"
 """Prefix of the counters of finished work; its kind follows. For `run` that is a split, which makes a run or more."""
-
-_PROGRESS = ("pieces/run", "pieces/lot", "pieces/pairs")
-"""For each job, the counter of the step that takes most of its time."""
 
 Kind = Literal["run", "text", "pairs"]
 
@@ -238,19 +234,3 @@ def count_all(amounts: dict[str, int]) -> None:
 def count(name: str, amount: int = 1) -> None:
     """Add to a counter of the job. Does nothing outside of a Beam step."""
     Metrics.counter(NAMESPACE, name).inc(amount)
-
-
-def read_counters(result: Any) -> dict[str, int]:
-    """Return the counters of a job by name, summed over its steps; empty if it has none yet. `result` is Beam's."""
-    found = current_metrics(result).query(MetricsFilter().with_namespace(NAMESPACE))
-    counters: dict[str, int] = {}
-    for counter in found["counters"]:
-        name = counter.key.metric.name
-        counters[name] = counters.get(name, 0) + (counter.result or 0)
-    return dict(sorted(counters.items()))
-
-
-def finished_pieces(result: Any) -> int:
-    """Return how many pieces of the step that measures a job's progress are finished, as far as is known."""
-    counters = read_counters(result)
-    return next((counters[name] for name in _PROGRESS if name in counters), 0)

@@ -44,9 +44,6 @@ OPTIONAL = (
 )
 """Options that the manifest records only if they were given."""
 
-LATER = ("drop_repeats",)
-"""Options that are part of the staging's key only if they were given, so that jobs without them keep theirs."""
-
 
 @dataclass(frozen=True)
 class Resolved:
@@ -83,8 +80,7 @@ class Resolved:
     def identity(self, listings: list[Listing]) -> dict[str, Any]:
         """Return what the pieces of the job depend on. Jobs with the same identity share their staging."""
         unkeyed = (*LIMITS, *CORPUS_FACTS, "exclude")  # the files are what is left
-        recorded = {name: value for name, value in recorded_options(self.job).items() if name not in unkeyed}
-        options = {name: value for name, value in recorded.items() if value is not None or name not in LATER}
+        options = {name: value for name, value in recorded_options(self.job).items() if name not in unkeyed}
         whole = one_listing(listings)
         identity: dict[str, Any] = {
             "options": options | self.hashes(),

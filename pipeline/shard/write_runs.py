@@ -73,7 +73,7 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     many of its bytes are not in its encoding.
     """
     finished = staging.report(report_name(split))
-    if finished is not None and _has_all(finished["runs"], reading):
+    if finished is not None:
         return finished["runs"]
 
     buckets = num_shards or RUN_BUCKETS
@@ -92,11 +92,6 @@ def write_runs(split: Split, reading: ReadOptions, num_shards: int | None, stagi
     # Last, because the report proves that all runs of the split are complete.
     staging.keep_report(report_name(split), {"runs": reports})
     return reports
-
-
-def _has_all(runs: list[Report], reading: ReadOptions) -> bool:
-    # Earlier versions did not count hosts. Their runs are written again, with the same documents.
-    return not reading.has_urls or all("hosts" in run for run in runs)
 
 
 def _write_run(name: str, documents: RunBuffer, reading: ReadOptions, buckets: int, staging: Staging) -> RunIndex:

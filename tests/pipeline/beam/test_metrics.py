@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apache_beam.metrics import MetricsFilter
 
 from pipeline.beam import runner
-from pipeline.beam.steps import read_counters
+from pipeline.beam.steps import NAMESPACE
 from pipeline.cli import main
 from schemas.manifest import FolderKind, Manifest, read_manifest
 
@@ -35,6 +36,14 @@ def dropped(manifest: Manifest) -> dict[str, int]:
     for entry in manifest.ledger:
         counts[f"dropped/{entry.reason}"] += entry.count
     return dict(counts)
+
+
+def read_counters(result: Any) -> dict[str, int]:
+    """Return the counters of a job by name, summed over its steps. result: Beam's."""
+    counters: Counter[str] = Counter()
+    for counter in result.metrics().query(MetricsFilter().with_namespace(NAMESPACE))["counters"]:
+        counters[counter.key.metric.name] += counter.result or 0
+    return dict(counters)
 
 
 def counted(result: Any) -> dict[str, int]:
