@@ -64,23 +64,20 @@ def test_dataflow_with_local_paths_is_refused_before_anything_starts(command, co
 
 
 @pytest.fixture
-def job_service(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], list[str]]]:
-    """Beam's own job service, and the flags that send a job to it. Its session does not get a terminal's Ctrl-C."""
-    folder = tmp_path / "service"
-    folder.mkdir()
-    with running_job_service(folder) as (process, address):
-        yield process, ["--runner=PortableRunner", f"--job_endpoint={address}"]
+def service(beam_job_service: str) -> list[str]:
+    """The flags that send a job to Beam's own job service. Its session does not get a terminal's Ctrl-C."""
+    return ["--runner=PortableRunner", f"--job_endpoint={beam_job_service}"]
 
 
 def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the_result(
-    command, corpus, job_service, pool, tmp_path, monkeypatch
+    command, corpus, service, pool, tmp_path, monkeypatch
 ) -> None:
     """A worker pool that runs elsewhere on this machine gives the bytes of a local run, rejected records included."""
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(corpus.read_text() + "{\n")
     python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
     done = subprocess.run(
-        [*python, "--output", "remote", *job_service[1], *pool.flags],
+        [*python, "--output", "remote", *service, *pool.flags],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.getcwd()},
         capture_output=True,
@@ -115,12 +112,12 @@ def test_a_job_of_an_engine_leaves_no_temporary_files(run, corpus, request, tmp_
     assert list(temporary.iterdir()) == []
 
 
-def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, job_service, pool, text, tmp_path) -> None:
+def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, service, pool, text, tmp_path) -> None:
     """And one that fails ends in an error on the engine and leaves the folder to the next command."""
     out = tmp_path / "out"
     bad = tmp_path / "bad"
     (tmp_path / "bad.jsonl").write_text("{\n")
-    flags = ["--num_shards", "3", "--no_wait", *job_service[1], *pool.flags]
+    flags = ["--num_shards", "3", "--no_wait", *service, *pool.flags]
     done = run("clozeline", "shard", "--input", str(corpus), "--output", str(out), *flags)
     assert done.returncode == 0 and "has been submitted" in done.stderr, done.stderr
     assert "not waiting for it" in done.stderr and done.stdout == ""
@@ -158,45 +155,34 @@ def begun(corpus: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str
         process.wait()
 
 
-@pytest.fixture
-def remote_job(job_service, corpus: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def test_ctrl_c_cancels_a_remote_job(corpus: Path, service: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with begun(corpus, out, *job_service[1], "--environment_type=LOOPBACK") as process:
-        yield process, out
-
-
-def test_ctrl_c_ends_a_local_job_and_its_workers(corpus, tmp_path) -> None:
-    out = tmp_path / "out"
-    with begun(corpus, out, "--direct_num_workers=2") as process:
+    with begun(corpus, out, *service, "--environment_type=LOOPBACK") as process:
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=100)  # ends only when the workers have closed stderr too
-    assert process.returncode == 130
-    assert told == "clozeline: stopped. Run the same command again to continue; finished pieces are reused.\n"
-    assert [path.name[:12] for path in out.iterdir()] == ["_unfinished-"]
-
-
-def test_ctrl_c_cancels_a_remote_job(command, remote_job) -> None:
-    process, out = remote_job
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=100)
+        _, told = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in told, told
     assert "canceling job " in told and "was canceled. Run the same command again to continue" in told
     assert not (out / "manifest.json").exists() and not list(out.glob("_lease-*"))
 
 
 @pytest.mark.thorough
-def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_canceled(job_service, remote_job) -> None:
+def test_ctrl_c_twice_says_how_to_find_a_job_that_could_not_be_canceled(corpus: Path, tmp_path: Path) -> None:
     """The service does not answer: the first Ctrl-C waits for it, the second leaves the job, and its lease, alone."""
-    process, out = remote_job
-    os.killpg(job_service[0].pid, signal.SIGSTOP)
-    process.send_signal(signal.SIGINT)
-    assert process.stderr is not None
-    shown = ""
-    while "Ctrl-C again" not in shown:
-        shown = process.stderr.readline()
-        assert shown, "it ended without a word"
-    process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=100)
+    out = tmp_path / "out"
+    flags = ["--runner=PortableRunner", "--environment_type=LOOPBACK"]
+    with (
+        running_job_service(tmp_path) as (job_service, address),
+        begun(corpus, out, *flags, f"--job_endpoint={address}") as process,
+    ):
+        os.killpg(job_service.pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        shown = ""
+        while "Ctrl-C again" not in shown:
+            shown = process.stderr.readline()
+            assert shown, "it ended without a word"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)
     assert process.returncode == 130 and "Traceback" not in told, told
     assert "was not canceled (KeyboardInterrupt) and may still run" in told
     assert "cancel it by this id at localhost:" in told

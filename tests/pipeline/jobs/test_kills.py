@@ -128,12 +128,9 @@ def test_a_signal_to_the_process_group_stops_the_command(
     told, _ = process.communicate(timeout=TIMEOUT)
 
     assert process.returncode == 130, told
-    assert told.splitlines()[-1] == (
-        "clozeline: stopped. Run the same command again to continue; finished pieces are reused."
-    )
-    assert "was killed" not in told and "Traceback" not in told
+    assert told == "clozeline: stopped. Run the same command again to continue; finished pieces are reused.\n"
     assert ended(workers, within=10)
-    assert not (output / NAME).exists() and not list(output.glob("_lease-*"))
+    assert [path.name[:12] for path in output.iterdir()] == ["_unfinished-"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
@@ -175,7 +172,7 @@ def test_a_command_that_is_stopped_after_its_result_is_in_place_says_so(document
     left.mkdir(parents=True)
     for number in range(20_000):
         (left / f"piece-{number}").touch()
-    process = start(tmp_path, output)
+    process = start(tmp_path, output, workers=1)
     deadline = time.monotonic() + TIMEOUT
     while not (output / NAME).exists():
         assert process.poll() is None and time.monotonic() < deadline
@@ -189,7 +186,7 @@ def test_a_command_that_is_stopped_after_its_result_is_in_place_says_so(document
         f"clozeline: stopped once {output} was finished: its manifest.json is in place. The same command does only "
         "what is left to do."
     )
-    process = start(tmp_path, output)
+    process = start(tmp_path, output, workers=1)
     told, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0 and "is already finished by this command" in told, told
     assert not list(output.glob("_*"))

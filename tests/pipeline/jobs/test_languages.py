@@ -66,15 +66,18 @@ def test_each_document_has_its_language(text: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [["--dedup", "none"], ["--dedup", "exact"], ["--dedup", "exact", "--shuffle", "merged"]]
+    ("workers", "flags"),
+    [(1, ["--dedup", "none"]), (1, ["--dedup", "exact"]), (2, ["--dedup", "exact", "--shuffle", "merged"])],
 )
-def test_workers_and_the_order_of_files_do_not_show(command, corpus: Path, tmp_path: Path, flags: list[str]) -> None:
+def test_workers_and_the_order_of_files_do_not_show(
+    command, corpus: Path, tmp_path: Path, workers: int, flags: list[str]
+) -> None:
     lines = corpus.read_text().splitlines(keepends=True)
     lines += lines[:30]
     for name, part in (("a", lines), ("b1", lines[1::2][::-1]), ("b2", lines[::2])):
         (tmp_path / f"{name}.jsonl").write_text("".join(part))
     fingerprints = set()
-    for output, inputs, workers in (("one", ["a"], 1), ("two", ["b2", "b1"], 2)):
+    for output, inputs, number in (("one", ["a"], 1), ("other", ["b2", "b1"], workers)):
         paths = [str(tmp_path / f"{name}.jsonl") for name in inputs]
         words = (
             "shard",
@@ -88,7 +91,7 @@ def test_workers_and_the_order_of_files_do_not_show(command, corpus: Path, tmp_p
             3,
             *flags,
         )
-        assert command(*words, "--direct_num_workers", workers, "--holdout", 0.2).returncode == 0
+        assert command(*words, "--direct_num_workers", number, "--holdout", 0.2).returncode == 0
         fingerprints.add(read_manifest(str(tmp_path / output), "text").fingerprint)
         fingerprints.add(read_manifest(f"{tmp_path / output}_heldout", "text").fingerprint)
     assert len(fingerprints) == 2

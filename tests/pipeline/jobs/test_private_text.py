@@ -1,4 +1,4 @@
-"""shard --decontaminate and --mask_private: what is left out or replaced, what says so, and that no worker shows."""
+"""shard --decontaminate and --mask_private: what is left out or replaced, and what says so."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_documents_with_text_of_evaluation_sets_are_left_out_and_listed(command,
 
     words = ("shard", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "text", "--num_shards", 2)
     sets = ("--decontaminate", tmp_path / "dev.jsonl", tmp_path / "test.tsv")
-    done = command(*words, *sets, "--direct_num_workers", 2)
+    done = command(*words, *sets)
     assert done.returncode == 0, done.stderr
     assert "left out: 1 x 13 words as in dev.jsonl (forum)" in done.stdout
     assert "have fewer than 13 words" in done.stderr

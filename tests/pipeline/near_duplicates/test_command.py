@@ -39,7 +39,6 @@ def kept(command, folder: Path, texts: list[str], *flags: str) -> set[str]:
         "minhash",
         "--num_shards",
         4,
-        "--direct_num_workers=2",
         *flags,
     )
     assert done.returncode == 0, done.stderr
