@@ -240,12 +240,19 @@ def test_a_shard_of_more_text_than_arrow_holds_names_num_shards(command, corpus,
     assert not list((tmp_path / "out").glob("_unfinished-*/text-*.arrow"))
 
 
+def ignores_hangups(pid: int) -> bool:
+    """Whether a process ignores SIGHUP, as Linux tells it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    ignored = next(line for line in lines if line.startswith("SigIgn"))
+    return bool(int(ignored.split()[1], 16) & 1 << (signal.SIGHUP - 1))
+
+
 def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp_path: Path) -> None:
     shard = (sys.executable, "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out")
     nohup = after("signal.signal(signal.SIGHUP, signal.SIG_IGN)", *shard)
     process = subprocess.Popen(nohup, stderr=subprocess.PIPE, text=True)
-    # The handler is set by the first statement of a process that needs a moment to begin.
-    time.sleep(1)
+    while process.poll() is None and not ignores_hangups(process.pid):
+        time.sleep(0.005)
     while process.poll() is None:
         process.send_signal(signal.SIGHUP)
         try:
