@@ -34,13 +34,6 @@ def test_a_vocabulary_from_counts_has_the_bytes_of_one_from_text(
     assert recorded == [read_manifest(str(text), "text").fingerprint, read_manifest(str(counts), "counts").fingerprint]
 
 
-def test_the_engines_own_shuffle_gives_the_same_counts(command, text: Path, counts: Path, tmp_path: Path) -> None:
-    made = ("--counts", tmp_path / "counts", "--output", tmp_path / "vocab", *KINDS["uncased"])
-    assert command("vocab", "--text", text, *made, "--shuffle", "service").returncode == 0
-    other = read_manifest(str(tmp_path / "counts"), "counts")
-    assert other.shards == read_manifest(str(counts), "counts").shards
-
-
 def test_a_folder_of_counts_is_verified_and_shown(command, counts: Path) -> None:
     assert command("verify", counts).returncode == 0
     shown = command("inspect", counts)

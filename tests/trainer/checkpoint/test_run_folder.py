@@ -10,7 +10,7 @@ from threading import Event
 
 import pytest
 
-from schemas.errors import ClozelineError, StorageError, UsageError
+from schemas.errors import StorageError, UsageError
 from trainer.checkpoint import run_folder, run_lock
 
 FOREIGN = {
@@ -208,19 +208,3 @@ def test_what_rank_0_cannot_write_is_an_error_of_all_ranks(training, tmp_path: P
     assert done.returncode == 5 and "Traceback" not in done.stderr, done.stderr
     assert f"{tmp_path}/metrics.jsonl cannot be written: Permission denied" in done.stderr
     assert training.warm(2, tmp_path, run__stop_at=1).returncode == 0
-
-
-@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error", "/disk/x"), ValueError("bad")], ids=repr)
-def test_any_error_of_a_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, error: Exception, capsys) -> None:
-    """What travels to the other ranks is an error of ours, whatever happened."""
-    from trainer.distributed import collectives
-
-    monkeypatch.setattr(collectives.dist, "get_rank", lambda: 3)
-
-    def fail() -> None:
-        raise error
-
-    _, found = collectives._attempt(fail)
-    assert isinstance(found, ClozelineError) and "Rank 3" in str(found)
-    assert isinstance(found, StorageError) == isinstance(error, OSError)
-    capsys.readouterr()

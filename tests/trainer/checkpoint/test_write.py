@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,15 +14,14 @@ from safetensors.torch import load_file, save_file
 
 from schemas.errors import CheckpointError, StorageError
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
-from trainer.checkpoint import rank_files, resume
+from trainer.checkpoint import resume
 from trainer.checkpoint.format import checkpoint_path, fault_of_checkpoint, steps_saved
 from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.checkpoint.resume import find_checkpoint, load_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
-from trainer.checkpoint.snapshot import loss_scale_of, shapes_of, snapshot_of
+from trainer.checkpoint.snapshot import snapshot_of
 from trainer.checkpoint.state import TrainingState
 from trainer.checkpoint.write import prune, write_snapshot
-from trainer.distributed.deepspeed_internals import loss_scaler_of
 from trainer.distributed.zero import MOMENTS, ParameterSlice, parameter_slices, updates_made
 
 KINDS = (WEIGHTS, *MOMENTS)
@@ -188,58 +186,3 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, two_engines: d
     with pytest.raises(CheckpointError) as caught:
         load_checkpoint(two_engines["second"], path, STATE)
     assert str(caught.value) == f"{path} holds other tensors than this model. Use another run.output."
-
-
-def engine_with(optimizer: Any, fp16: bool = True) -> Any:
-    return SimpleNamespace(optimizer=optimizer, fp16_enabled=lambda: fp16)
-
-
-@pytest.mark.parametrize("name", ["loss_scaler", "loss_scale_config"])
-def test_the_loss_scale_is_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """Of the scaler's fields those that it has, by either name that DeepSpeed has for it."""
-    scaler = SimpleNamespace(cur_scale=256.0, cur_iter=7, last_overflow_iter=-1, other=3)
-    engine = engine_with(SimpleNamespace(**{name: scaler}))
-    assert loss_scale_of(engine) == {"cur_scale": 256.0, "cur_iter": 7, "last_overflow_iter": -1}
-    scaler.cur_hysteresis = 2
-    assert loss_scale_of(engine) == {
-        "cur_scale": 256.0,
-        "cur_iter": 7,
-        "last_overflow_iter": -1,
-        "cur_hysteresis": 2,
-    }
-    assert loss_scale_of(engine_with(SimpleNamespace(**{name: scaler}), fp16=False)) == {}
-    assert loss_scaler_of(engine_with(SimpleNamespace())) is None
-
-    done = []
-    monkeypatch.setattr(resume, "parameter_slices", lambda engine: [])
-    monkeypatch.setattr(resume, "_read", lambda *arguments: done.append("read"))
-    monkeypatch.setattr(resume, "publish_weights", lambda engine: done.append("publish"))
-    monkeypatch.setattr(resume, "set_updates_made", lambda engine, updates: done.append(updates))
-    saved = {"cur_scale": 64.0, "cur_iter": 9, "of another version": 1.0}
-    load_checkpoint(engine, tmp_path, STATE.model_copy(update={"loss_scale": saved, "updates": 5}))
-    assert (scaler.cur_scale, scaler.cur_iter, scaler.cur_hysteresis) == (64.0, 9, 2)
-    assert not hasattr(scaler, "of another version")
-    assert done == ["read", "publish", 5]
-
-
-def test_parameters_that_are_cut_keep_their_shape() -> None:
-    """In stage 3 a parameter is an empty stand-in that knows its shape."""
-    stand_in = torch.nn.Parameter(torch.empty(0))
-    stand_in.ds_shape = torch.Size([3, 2])  # type: ignore[attr-defined]
-    whole = torch.nn.Parameter(torch.zeros(2, 2))
-    engine: Any = SimpleNamespace(module=SimpleNamespace(named_parameters=lambda: [("a", stand_in), ("b", whole)]))
-    assert shapes_of(engine) == {"a": (3, 2), "b": (2, 2)}
-
-
-def test_a_header_is_what_safetensors_reads(tmp_path: Path) -> None:
-    """Of several kinds of sizes, none of them a multiple of the alignment."""
-    values_N = torch.arange(7.0)
-    tensors = {"weights/a/0": values_N[:5], "weights/b/2": values_N[5:]}
-    header = rank_files._header(tensors, {"a": (5,), "b": (4,)})
-    assert len(header) % 8 == 0
-    (tmp_path / "f").write_bytes(header + values_N.numpy().tobytes())
-    found = load_file(tmp_path / "f")
-    assert {name: tensor.tolist() for name, tensor in found.items()} == {
-        "weights/a/0": [0.0, 1.0, 2.0, 3.0, 4.0],
-        "weights/b/2": [5.0, 6.0],
-    }

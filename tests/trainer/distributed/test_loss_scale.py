@@ -29,11 +29,11 @@ def changes(precision: str, stage: int) -> dict[str, object]:
 
 
 def with_scale(run: Path, scale: float, to: Path) -> Path:
-    """A copy of a run whose newest checkpoint has another loss scale."""
+    """A copy of a run whose newest checkpoint has another loss scale, and a field that another DeepSpeed may have."""
     shutil.copytree(run, to)
     folder = checkpoints.checkpoint_path(str(to), STOP)
     state = json.loads((folder / "state.json").read_text())
-    state["loss_scale"]["cur_scale"] = scale
+    state["loss_scale"] |= {"cur_scale": scale, "of another version": 1.0}
     (folder / "state.json").write_text(json.dumps(state))
     seal(folder)
     return to
