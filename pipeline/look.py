@@ -233,7 +233,8 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.copies:
         least = "" if look.are_all_copies else "at least "
-        yield f"Copies: {least}{look.copies:,} of the files have the same bytes as another one."
+        have = "has" if look.copies == 1 else "have"
+        yield f"Copies: {least}{look.copies:,} of the files {have} the same bytes as another one."
     yield from _first(look.faults)
     if look.odd:
         yield look.odd

@@ -62,7 +62,8 @@ def verify(folder: str) -> Iterator[str]:
     for shard in manifest.shards:
         try:
             check_shard(folder, shard, manifest, vocabulary)
-            yield f"ok  {shard.path}  {counted(shard.rows, 'row')}"
+            rows = f"  {counted(shard.rows, 'row')}" if shard.path.endswith(".arrow") else ""
+            yield f"ok  {shard.path}{rows}"
         except DataError as error:
             bad[shard.path] = error
             yield f"bad {shard.path}"

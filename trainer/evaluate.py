@@ -95,6 +95,7 @@ class Evaluation:
 
         self._kind: Kind = recipe.masking.kind
         self._kinds: tuple[Kind, ...] = KINDS if recipe.evaluation.all_kinds else (self._kind,)
+        self.fingerprint = folder.manifest.fingerprint
         self._folder = folder.folder
         self._detects_replaced = needs_draws(recipe)
         self._losses_V: Tensor | None = None

@@ -13,7 +13,7 @@ from deepspeed import DeepSpeedEngine
 from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
-from trainer.checkpoint.format import location, read_evaluation
+from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
 from trainer.checkpoint.resume import write_history
 from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import TrainingState
@@ -252,7 +252,8 @@ class Loop:
         """
         figures = self.measure(step)
         self.progress.add_evaluation(step, figures)
-        self.saver.add_evaluation(step, figures)
+        assert self.evaluation is not None
+        self.saver.add_evaluation(step, figures | {EVALUATED_PAIRS: self.evaluation.fingerprint})
         self.saver.write_report()
 
     def measure(self, step: int) -> Figures:

@@ -239,8 +239,14 @@ def warn_of_few_updates(phase: Phase) -> None:
         f"{batch.size:,}",
         warmup,
         reason,
-        "run.max_hours" if run.max_hours else "run.max_epochs or run.max_steps" if run.max_epochs else "run.max_steps",
+        _limit(run, phase.last_step),
     )
+
+
+def _limit(run: RunSection, last_step: int) -> str:
+    if run.max_hours and last_step < run.max_steps:
+        return "run.max_hours"
+    return "run.max_epochs or run.max_steps" if run.max_epochs else "run.max_steps"
 
 
 def run_phase(

@@ -28,7 +28,7 @@ from clozeline.start.decide import (
 )
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import changed_lines, check_steps, is_trained, pairs_warning, run_steps
+from clozeline.start.steps import changed_lines, check_steps, facts_of, is_trained, pairs_warning, run_steps
 from pipeline.look import look_at, look_lines
 from schemas import progress, storage
 from schemas.command_line import filled
@@ -58,9 +58,10 @@ def start(options: argparse.Namespace, prog: str) -> int:
     steps = plan_file.steps_of(plan, output)
     _check(plan, steps, options, path)
 
-    changed = list(changed_lines(steps, plan, output))
+    facts = facts_of(plan)
+    changed = list(changed_lines(steps, plan, facts, output))
     print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
-    _print_wrapped([*changed, *pairs_warning(steps, plan)])
+    _print_wrapped([*changed, *pairs_warning(steps, plan), *_other_folder(plan)])
     if not is_trained(plan, output):
         _print_wrapped(too_few_gpus(plan["train"], Machine.here()))
     is_asked = text != before or changed or not os.path.exists(os.path.join(output, STEPS_NAME))
@@ -74,7 +75,7 @@ def start(options: argparse.Namespace, prog: str) -> int:
     with held(Path(output)):
         _publish(path, text, before)
         done_before = _steps_done(output)
-        code = run_steps(steps, plan, output)
+        code = run_steps(steps, plan, facts, output)
         if code == 0:
             is_new = _steps_done(output) != done_before
             print_lines(closing_lines(output, plan, steps[-1].words[2:], is_new))
@@ -143,6 +144,19 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
         lines += few_hours(changed["train"]["config"].value, options.hours)
     _print_wrapped(lines)
     return plan_file.with_settings(text, changed, path)
+
+
+def _other_folder(plan: Values) -> Iterator[str]:
+    """Yield a warning if nothing of [start] folder is read."""
+    given = plan["shard"].get("input", [])
+    folder, read = plan["start"].get("folder"), [given] if isinstance(given, str) else given
+    if folder and read and not any(_is_one_in_the_other(folder, one) for one in read):
+        yield f"Warning: folder is {folder} under [start], but what is read is input = {read} under [shard]."
+
+
+def _is_one_in_the_other(first: str, second: str) -> bool:
+    paths = [os.path.abspath(first), os.path.abspath(second)]
+    return os.path.commonpath(paths) in paths
 
 
 def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespace, path: str) -> None:

@@ -1,9 +1,9 @@
 """Runs the commands of a plan one after another, and remembers in OUTPUT/steps.json what was made by which.
 
-A step has a key: a hash of its command, of the rows that it needs, and of the input files or the recipe's text. A step
-whose key is that of its last start is left as it is if it ended well, and otherwise its command runs again and
-continues. With another key its result is replaced: `--overwrite` replaces that of the pipeline, and a run's folder is
-renamed, so that no training is lost.
+A step has a key: a hash of its command, of the rows that it needs, and of the input files or the recipe's text. Where
+the output is and which GPUs train is no part of it, so a folder may be moved. A step whose key is that of its last
+start is left as it is if it ended well, and otherwise its command runs again and continues. With another key its result
+is replaced: `--overwrite` replaces that of the pipeline, and a run's folder is renamed, so that no training is lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from glob import glob
 from typing import Any
 
 from clozeline.start.plan_file import NAME as PLAN_NAME
-from clozeline.start.plan_file import Step, Values
+from clozeline.start.plan_file import Step, Values, steps_of
 from pipeline import cli as pipeline_cli
 from pipeline.flags import given_flags
 from pipeline.options import PairsJob, VocabJob
@@ -61,13 +61,14 @@ class Begun:
     """The last start of a step.
 
     replaces: whether it was to replace an earlier result. options: its section of the plan, by which `inspect` knows
-    that it has changed since; None in records of earlier versions.
+    that it has changed since. files: a hash of its `Facts`.
     """
 
     key: str
     is_done: bool = False
     replaces: bool = False
     options: dict[str, Any] | None = None
+    files: str = ""
 
 
 @dataclass
@@ -96,9 +97,14 @@ class Record:
         storage.publish(os.path.join(self.output, NAME), text.encode())
 
 
-def key_of(step: Step, needed: list[str], facts: Facts) -> str:
-    """Return the key of a step. needed: what identifies the results that it needs."""
-    parts = [list(step.words), needed, facts.get(step.name)]
+def commands_of(plan: Values) -> dict[str, list[str]]:
+    """Return the part of each step's command that decides about its result."""
+    commands = {step.name: list(step.words) for step in steps_of(plan, output="")}
+    training = commands["train"]
+    return commands | {"train": training[training.index("--config") :]}
+
+
+def _hash(parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -108,7 +114,7 @@ def _result_of(step: Step, key: str, output: str) -> str:
         return key
     folders = [os.path.join(output, step.folder + suffix) for suffix in ("", "_heldout")]
     roots = [open_manifest(folder) for folder in folders if os.path.exists(os.path.join(folder, MANIFEST))]
-    return hashlib.sha256(json.dumps([root.fingerprint for root in roots]).encode()).hexdigest()
+    return _hash([root.fingerprint for root in roots])
 
 
 def check_steps(steps: list[Step], plan: Values, place: str) -> None:
@@ -235,9 +241,9 @@ def _hashes(paths: list[str]) -> list[str]:
     return [storage.sha256(storage.read(path)) for path in paths if os.path.isfile(path)]
 
 
-def run_steps(steps: list[Step], plan: Values, output: str) -> int:
+def run_steps(steps: list[Step], plan: Values, facts: Facts, output: str) -> int:
     """Run what is not done yet. Return 0, or the exit code of the command that did not end well."""
-    record, facts = Record.read(output), facts_of(plan)
+    record, commands = Record.read(output), commands_of(plan)
     keys: dict[str, str] = {}
     results: dict[str, str] = {}
     for number, step in enumerate(steps, start=1):
@@ -245,7 +251,8 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
         begun = record.steps.get(step.name)
         # Pairs and the model's card tell what became of all files. Made again after `shard` they take little time.
         needed = keys if step.folder in ("pairs", "held_out", "hf") else results
-        key = keys[step.name] = key_of(step, [needed[name] for name in step.needs], facts)
+        key = _hash([commands[step.name], [needed[name] for name in step.needs], facts.get(step.name)])
+        keys[step.name] = key
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
         if begun is not None and begun.key == key and begun.is_done and is_there:
             results[step.name] = _result_of(step, key, output)
@@ -261,7 +268,7 @@ def run_steps(steps: list[Step], plan: Values, output: str) -> int:
             begun = Begun(key, replaces=os.path.exists(folder))
             if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
                 print(f"{title}: the earlier run is kept as {_set_aside(folder)}")
-        begun.is_done, begun.options = False, plan[step.section]
+        begun.is_done, begun.options, begun.files = False, plan[step.section], _hash(facts.get(step.name))
         if begun.replaces and step.name != "train":
             words.append("--overwrite")
 
@@ -287,8 +294,8 @@ def is_trained(plan: Values, output: str) -> bool:
     return begun is not None and begun.is_done and begun.options == plan["train"]
 
 
-def changed_lines(steps: list[Step], plan: Values, output: str) -> Iterator[str]:
-    """Yield each value of the plan that is another than when its step was last begun."""
+def changed_lines(steps: list[Step], plan: Values, facts: Facts, output: str) -> Iterator[str]:
+    """Yield each value of the plan, and what files, that are others than when their step was last begun."""
     record = Record.read(output)
     sections = {step.section: begun.options for step in steps if (begun := record.steps.get(step.name))}
     for section, before in sections.items():
@@ -298,6 +305,10 @@ def changed_lines(steps: list[Step], plan: Values, output: str) -> Iterator[str]
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
                 yield f"Changed: [{section}] {key}: {before.get(key, 'not set')} -> {now.get(key, 'not set')}"
+    for name, what in (("shard", "the input: a file is new, gone or edited"), ("train", "the file of the recipe")):
+        begun = record.steps.get(name)
+        if begun is not None and begun.files != _hash(facts.get(name)):
+            yield f"Changed: {what}. What depends on it runs again; a trained run is kept."
 
 
 def _tell_failure(title: str, step: Step, output: str) -> None:

@@ -36,7 +36,9 @@ def warn_of_empty_files(files: list[InputFile]) -> None:
         return
 
     first = one_line(storage.printable(empty[0]))
-    found = f"{len(empty):,} of {len(files):,} input files are empty, the first: {first}"
+    found = (
+        f"{len(empty):,} of {len(files):,} input files {'is' if len(empty) == 1 else 'are'} empty, the first: {first}"
+    )
     tell_warning(found)
 
 

@@ -49,7 +49,7 @@ BINARY_KINDS = (
     Kind("PDF", "Extract its text first, for instance with pdftotext", ".pdf", rb"%PDF-"),
     Kind(
         "an office document",
-        "Save it as docx or odt first, for instance with soffice --convert-to odt FILE",
+        "Save it first as docx or odt (soffice --convert-to odt FILE), a table as csv, slides as pdf",
         ".doc .docx .xls .xlsx .ppt .pptx .odt .ods .odp .rtf .epub .mobi .pages",
         rb"\{\\rtf|\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1|PK\x03\x04(?s:.{26})(?:\[Content_Types\]|_rels/|mimetype)",
     ),
@@ -172,7 +172,8 @@ TEXT_KINDS = (
     # What is neither this nor JSON lines is no JSON.
     Kind(
         "JSON over several lines",
-        "Write one object per line (jq -c . FILE > FILE.jsonl)",
+        "Write one object per line, with a key that has the text (jq -c . FILE > FILE.jsonl); of a notebook, its text "
+        "(jupyter nbconvert --to markdown FILE)",
         "",
         jsonl.OBJECT.pattern,
     ),

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.start import steps
 from clozeline.start.decide import TEN_MINUTES, Machine, changes, decide, expected, too_few_gpus
-from clozeline.start.plan_file import parse, steps_of
+from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
 from trainer.config.load import load_recipe
 
@@ -137,6 +138,12 @@ def test_training_gets_the_gpus_that_are_visible(
     assert f"deepspeed {flags} --module trainer" in commands_of('[train]\nconfig = "tiny"\nprocesses = 2')["train"]
 
 
+def test_how_many_processes_train_makes_no_other_run() -> None:
+    one, two = (plan_of(f'[train]\nconfig = "tiny"\nprocesses = {number}') for number in (1, 2))
+    assert steps.commands_of(one) == steps.commands_of(two)
+    assert steps.commands_of(one) != steps.commands_of(plan_of('[train]\nconfig = "cpu_hour"'))
+
+
 @pytest.mark.parametrize(
     ("line", "flag"),
     [("lowercase = true", " --lowercase"), ("lowercase = false", " --no_lowercase"), ("extend = false", "")],
@@ -146,10 +153,14 @@ def test_what_a_plan_turns_off_is_off(line: str, flag: str) -> None:
     assert words == f"clozeline vocab --text out/text --output out/vocab{flag}"
 
 
-def commands_of(plan: str) -> dict[str, str]:
-    """Return the commands of a plan with these sections."""
-    missing = "".join(f"[{name}]\n" for name in ("shard", "vocab", "pairs") if f"[{name}]" not in plan)
-    return {step.name: " ".join(step.words) for step in steps_of(parse(missing + plan, "plan.toml"), "out")}
+def plan_of(text: str) -> Values:
+    """Return a plan with these sections."""
+    missing = "".join(f"[{name}]\n" for name in ("shard", "vocab", "pairs") if f"[{name}]" not in text)
+    return parse(missing + text, "plan.toml")
+
+
+def commands_of(text: str) -> dict[str, str]:
+    return {step.name: " ".join(step.words) for step in steps_of(plan_of(text), "out")}
 
 
 @pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (900, 250)])

@@ -133,6 +133,7 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     again = run(*start)
     assert again.returncode == 0 and again.stdout.count("done before") == 1, again.stdout
     assert "Changed: [shard] corpus_license: not set -> CC0\nChanged: [vocab] size: 300 -> 320\n" in again.stdout
+    assert "Changed: the input: a file is new, gone or edited." in again.stdout
     assert "train: done before" in again.stdout and "9 files" in (card := Path("out/hf/README.md").read_text())
     assert "| my texts | CC0 |" in card and "not stated" not in card
     assert json.loads(Path("out/vocab/manifest.json").read_text())["options"]["size"] == 320
@@ -142,6 +143,12 @@ def test_one_command_goes_all_the_way_and_a_change_repeats_what_depends_on_it(fo
     assert changed.returncode == 0, changed.stdout + changed.stderr
     assert changed.stdout.count("done before") == 4 and "pairs: done before" in changed.stdout
     assert "the earlier run is kept as out/run_before_1" in changed.stdout
+
+    os.rename("out", "moved")
+    moved = run(*start, "--output", "moved")
+    assert moved.returncode == 0 and moved.stdout.count("done before") == 6, moved.stdout + moved.stderr
+    assert "Changed:" not in moved.stdout
+    os.rename("moved", "out")
 
     (folder / "more.txt").write_text("A new document with a few words.\n")
     shutil.rmtree("out/hf")
@@ -432,18 +439,3 @@ def test_the_form_of_a_path_makes_no_other_model(
     plan.write_bytes(b"\xef\xbb\xbf" + plan.read_bytes().replace(b"\n", b"\r\n"))  # an editor on Windows
     assert main(["start", str(folder), "--output", "out", "--plan_only"]) == 0
     assert "is written" not in capsys.readouterr().out.partition("is written")[2]
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [("my texts/", "my texts"), (".", "here"), ("my texts/*.jsonl", "my texts"), ("?.txt", "here")]
-)
-def test_the_corpus_is_called_as_its_folder(
-    documents: list[str], given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = tmp_path / "here"
-    (here / "my texts").mkdir(parents=True)
-    monkeypatch.chdir(here)
-    for path in ("my texts/a.jsonl", "a.txt"):
-        Path(path).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:40]))
-    assert main(["start", given, "--output", "../out", "--plan_only"]) == 0
-    assert plan_of("../out")["shard"]["corpus_name"] == name

@@ -1,8 +1,9 @@
-"""What `clozeline start` takes for documents, and how many it holds out, of files as people have them."""
+"""What `clozeline start` takes for a corpus and its documents, and how many it holds out, of real kinds of files."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -70,3 +71,36 @@ def test_a_file_of_another_layout_is_named(capsys: pytest.CaptureFixture[str]) -
 def test_a_small_corpus_holds_out_enough_or_nothing(documents: list[str], documents_there: int, share: object) -> None:
     Path("lines.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:documents_there]))
     assert planned("lines.jsonl")["holdout"] == share
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("my texts/", "my texts"), (".", "here"), ("my texts/*.jsonl", "my texts"), ("?.txt", "here")]
+)
+def test_the_corpus_is_called_as_its_folder(
+    documents: list[str], given: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    (here / "my texts").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    for path in ("my texts/a.jsonl", "a.txt"):
+        Path(path).write_text("".join(json.dumps({"text": text}) + "\n" for text in documents[:40]))
+    assert main(["start", given, "--output", "../out", "--plan_only"]) == 0
+    assert tomllib.loads(Path("../out/clozeline.toml").read_text())["shard"]["corpus_name"] == name
+
+
+@pytest.mark.parametrize(
+    ("folder", "read", "is_warned"),
+    [("other", "texts", True), ("texts", "other", True), ("texts", "texts/1*.txt", False), ("texts/1.txt", ".", False)],
+)
+def test_a_plan_for_one_folder_that_reads_another_is_named(
+    folder: str, read: str, is_warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files(12, f"{PARAGRAPH}\n\n" * 8)
+    shutil.copytree("texts", "other")
+    planned("texts")
+    plan = Path("out/texts/clozeline.toml")
+    text = plan.read_text().replace('folder = "texts"', f'folder = "{folder}"')
+    plan.write_text(text.replace('input = "texts"', f'input = "{read}"').replace('["texts"]', f'["{read}"]'))
+    capsys.readouterr()
+    assert main(["start", folder, "--output", "out/texts", "--plan_only"]) == 0
+    assert ("Warning: folder is" in capsys.readouterr().out) == is_warned

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from schemas.errors import ClozelineError
+from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
 from tests.trainer.conftest import TIMED, saved
@@ -235,7 +236,9 @@ def test_a_checkpoint_that_is_still_being_written_gets_its_evaluation_later(trai
     losses = {line["step"]: line["eval_mlm_loss"] for line in metrics(tmp_path) if is_evaluation(line)}
     assert list(losses) == [2, 4, 6, 8, 10, 12]
     for step in (4, 8, 12):
-        assert read_evaluation(str(checkpoint_path(str(tmp_path), step)))["eval_mlm_loss"] == losses[step]
+        found = read_evaluation(str(checkpoint_path(str(tmp_path), step)))
+        assert found["eval_mlm_loss"] == losses[step]
+        assert found["pairs"] == read_manifest(str(held_out), "pairs").fingerprint
 
 
 def test_an_evaluation_whose_line_is_lost_is_made_again(training, held_out, tmp_path) -> None:

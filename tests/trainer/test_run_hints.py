@@ -25,6 +25,12 @@ def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path,
     assert "fine-tuning" not in told
 
 
+def test_the_key_that_ended_a_run_of_hours_is_named(training, tmp_path: Path) -> None:
+    done = training.warm(1, tmp_path / "run", run__max_steps=12, run__max_hours=1, schedule__warmup_steps=8)
+    assert done.returncode == 0, done.stderr
+    assert "a larger run.max_steps trains longer." in done.stdout
+
+
 def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished, tmp_path: Path) -> None:
     out = shutil.copytree(finished[0], tmp_path / "run")
     before = {path.name: path.read_bytes() for path in out.glob("recipe*")}

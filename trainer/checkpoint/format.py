@@ -183,6 +183,9 @@ def _sha256(path: Path) -> str:
 
 # Evaluations, which only decide which checkpoint is the best
 
+EVALUATED_PAIRS = "pairs"
+"""The name, in evaluation.json, of the fingerprint of the held-out pairs."""
+
 LOSSES_OF_BEST = ("eval_mlm_loss_masked", "eval_mlm_loss")
 """Held-out losses by which the best checkpoint is chosen, in order of preference.
 
@@ -194,13 +197,15 @@ comes first. Objectives without [MASK] have only the mean.
 def best_step(run: str) -> int | None:
     """Return the step of the checkpoint with the lowest held-out loss, or None if none was evaluated.
 
-    The loss is the first of LOSSES_OF_BEST that all evaluated checkpoints have. The earliest step wins a tie. `run` may
-    be a URL.
+    Only checkpoints that were evaluated on the same pairs as the newest one are compared. The loss is the first of
+    LOSSES_OF_BEST that all of them have. The earliest step wins a tie. `run` may be a URL.
     """
     evaluations = {step: read_evaluation(location(run, step)) for step in steps_saved(run)}
     evaluated = {step: figures for step, figures in evaluations.items() if _is_loss(figures.get("eval_mlm_loss"))}
     if not evaluated:
         return None
+    pairs = evaluated[max(evaluated)].get(EVALUATED_PAIRS)
+    evaluated = {step: figures for step, figures in evaluated.items() if figures.get(EVALUATED_PAIRS) == pairs}
 
     def is_in_all(name: str) -> bool:
         return all(_is_loss(figures.get(name)) for figures in evaluated.values())
@@ -220,7 +225,11 @@ def read_evaluation(folder: str) -> dict[str, Any]:
     """
     try:
         metrics = json.loads(storage.read(storage.join(folder, EVALUATION)), parse_int=float)
-        return {name: value for name, value in metrics.items() if value is None or type(value) is float}
+        return {
+            name: value
+            for name, value in metrics.items()
+            if value is None or type(value) is float or name == EVALUATED_PAIRS
+        }
     except (DataError, UsageError, ValueError, AttributeError, RecursionError):
         return {}
 

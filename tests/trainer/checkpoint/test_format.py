@@ -152,6 +152,13 @@ def test_the_loss_at_masks_decides_where_every_checkpoint_has_it(
     assert best_step(str(tmp_path)) == best
 
 
+def test_only_losses_on_the_same_pairs_as_the_newest_are_compared(tmp_path: Path) -> None:
+    for step, (loss, pairs) in enumerate([(1.0, "easy"), (4.0, "hard"), (3.0, "hard"), (3.5, "hard")], start=1):
+        path = saved(tmp_path, step, loss=loss)
+        (path / "evaluation.json").write_text(json.dumps({"eval_mlm_loss": loss, "pairs": pairs}))
+    assert best_step(str(tmp_path)) == 3
+
+
 def test_every_difference_is_shown(tmp_path: Path) -> None:
     check_identity(tmp_path, {"seed": 1}, {"seed": 1})
     with pytest.raises(CheckpointError, match=r"data was a, is b; ranks was 2, is 4; seed was 1, is unset"):

@@ -148,6 +148,9 @@ def test_lines_without_the_separator_are_shown(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, "text label\na\tx\n")
     assert f"the first line of {tmp_path}/train.tsv has no tabs" in message
 
+    message = sentence_error(tmp_path, 'text;label\n"a film";x\n', format="csv")  # as spreadsheets write it in Europe
+    assert "has no commas" in message and "'text;label'" in message
+
 
 @pytest.mark.parametrize(("file_format", "place"), [("jsonl", "train.jsonl line 2"), ("json", "train.json element 1")])
 def test_a_row_that_lacks_a_column_of_the_rows_before(file_format: str, place: str, tmp_path: Path) -> None:
