@@ -11,13 +11,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.commit.staging import Staging
-from pipeline.readers.inputs import Split
 from pipeline.readers.warc import host_of
-from pipeline.shard.documents import ReadOptions
-from pipeline.shard.write_runs import write_runs
 from tests.conftest import Command
-from tests.pipeline.readers.test_cut_files import whole_range
 from tests.pipeline.readers.web_files import members, paragraphs, wet
 from tests.pipeline.test_card import Tags
 
@@ -126,21 +121,6 @@ def test_input_without_urls_has_no_domains(command: Command, tmp_path: Path) -> 
     assert domains(tmp_path / "text") is None
     assert "Domains" not in (tmp_path / "text/card.html").read_text()
     assert "domains" not in command("inspect", tmp_path / "text").stdout
-
-
-def test_runs_of_an_earlier_version_are_written_again(tmp_path: Path) -> None:
-    """Which did not count hosts. A job that continues would lack those of finished splits."""
-    path = tmp_path / "a.wet"
-    path.write_bytes(wet("A page.", "http://a.org/") + wet("Another page.", "http://b.org/"))
-    split = Split(0, (whole_range(path, "warc"),))
-    staging = Staging(str(tmp_path / "out"), "job")
-    options: tuple[Any, ...] = ("text", "blank_line", "en", "sentencex", "exact", 0)
-
-    (earlier,) = write_runs(split, ReadOptions(*options), 1, staging)
-    (run,) = write_runs(split, ReadOptions(*options, has_urls=True), 1, staging)
-    assert "hosts" not in earlier and run["hosts"] is not None
-    assert {**earlier, "hosts": run["hosts"]} == run
-    assert write_runs(split, ReadOptions(*options, has_urls=True), 1, staging) == [run]
 
 
 @pytest.mark.parametrize(

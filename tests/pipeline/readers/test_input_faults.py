@@ -426,7 +426,7 @@ def test_an_empty_file_among_others_is_named(command, tmp_path: Path) -> None:
     (tmp_path / "b.txt").touch()
     done = command("shard", "--input", tmp_path / "?.txt", "--output", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == f"clozeline: warning: 1 of 2 input files are empty, the first: {tmp_path}/b.txt\n"
+    assert done.stderr == f"clozeline: warning: 1 of 2 input files is empty, the first: {tmp_path}/b.txt\n"
 
 
 def test_a_fault_of_the_network_is_not_blamed_on_the_disk(monkeypatch) -> None:
