@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -26,8 +27,8 @@ from typing import Any
 from clozeline.start.plan_file import NAME as PLAN_NAME
 from clozeline.start.plan_file import Step, Values, steps_of
 from pipeline import cli as pipeline_cli
-from pipeline.flags import given_flags
-from pipeline.options import PairsJob, VocabJob
+from pipeline.flags import flags_of, given_flags
+from pipeline.options import PairsJob, ShardJob, VocabJob
 from pipeline.readers.corpora import read_corpora
 from pipeline.readers.listing import list_inputs, without
 from schemas import storage
@@ -130,7 +131,7 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
                 _check(step)
         except ClozelineError as error:
             of_file = str(error).replace("Unknown flag --", "Unknown key ").replace("Did you mean --", "Did you mean ")
-            raise type(error)(f"{place}, [{step.section}]: {of_file}") from error
+            raise type(error)(f"{place}, [{step.section}]: {of_file}{_section_hint(of_file)}") from error
     for step in steps:
         if step.name == "train":
             _check_model(_recipe_of(step), plan, place)
@@ -141,6 +142,14 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             facts_of(plan)
         except UsageError as error:
             raise UsageError(f"{place}, [shard]: {error}") from error
+
+
+def _section_hint(error: str) -> str:
+    """Return where a key belongs that another step has."""
+    unknown = re.match(r"Unknown key (\w+)\.$", error)
+    jobs = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob}
+    owners = [f"[{name}]" for name, job in jobs.items() if unknown and unknown[1] in flags_of(job)]
+    return f" Write it under {' or '.join(owners)}." if owners else ""
 
 
 def _check_model(recipe: Recipe, plan: Values, place: str) -> None:

@@ -248,6 +248,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
         ),
         ("processes = 1", "processes = 0", [], "processes = 0 is not a number from 1 up"),
         ("size = 4000", "sizee = 4000", [], "toml, [vocab]: Unknown key sizee. Did you mean size?"),
+        ("[shard]", "[shard]\nlowercase = true", [], "[shard]: Unknown key lowercase. Write it under [vocab]."),
         ("size = 4000", 'size = "big"', [], "toml, [vocab]: argument --size: 'big' is not a whole number above 0"),
         (
             "max_length = 128",
