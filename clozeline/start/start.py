@@ -28,7 +28,7 @@ from clozeline.start.decide import (
 )
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import changed_lines, check_steps, facts_of, is_trained, pairs_warning, run_steps
+from clozeline.start.steps import changed_lines, check_steps, facts_of, is_trained, listed, pairs_warning, run_steps
 from pipeline.look import look_at, look_lines
 from schemas import progress, storage
 from schemas.command_line import filled
@@ -148,10 +148,9 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
 
 def _other_folder(plan: Values) -> Iterator[str]:
     """Yield a warning if nothing of [start] folder is read."""
-    given = plan["shard"].get("input", [])
-    folder, read = plan["start"].get("folder"), [given] if isinstance(given, str) else given
-    if folder and read and not any(_is_one_in_the_other(folder, one) for one in read):
-        yield f"Warning: folder is {folder} under [start], but what is read is input = {read} under [shard]."
+    folders, read = listed(plan["start"].get("folder")), listed(plan["shard"].get("input"))
+    if folders and read and not any(_is_one_in_the_other(folders[0], one) for one in read):
+        yield f"Warning: folder is {folders[0]} under [start], but what is read is input = {read} under [shard]."
 
 
 def _is_one_in_the_other(first: str, second: str) -> bool:

@@ -137,7 +137,7 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             _check_model(_recipe_of(step), plan, place)
     if not {"input", "inputs"} & plan["shard"].keys():
         raise UsageError(f"{place}, [shard]: there is no input = [...], the files and folders to read, nor inputs.")
-    if _listed(plan["shard"].get("exclude")):
+    if listed(plan["shard"].get("exclude")):
         try:
             facts_of(plan)
         except UsageError as error:
@@ -231,17 +231,18 @@ def _check_job(words: list[str]) -> None:
 def facts_of(plan: Values) -> Facts:
     """Return the files that the corpus has, and hashes of those that the plan names."""
     shard = plan["shard"]
-    patterns = _listed(shard.get("input"))
+    patterns = listed(shard.get("input"))
     if "inputs" in shard:
         patterns += [pattern for corpus in read_corpora(str(shard["inputs"])) for pattern in corpus.patterns]
-    listed = without([list_inputs(*patterns)], _listed(shard.get("exclude"))) if patterns else []
-    files = [list(file) for listing in listed for file in listing.files]
-    named = [*_listed(shard.get("inputs")), *_listed(shard.get("filters"))]
-    named += [path for given in _listed(shard.get("decontaminate")) for path in given.split(",")]
+    listings = without([list_inputs(*patterns)], listed(shard.get("exclude"))) if patterns else []
+    files = [list(file) for listing in listings for file in listing.files]
+    named = [*listed(shard.get("inputs")), *listed(shard.get("filters"))]
+    named += [path for given in listed(shard.get("decontaminate")) for path in given.split(",")]
     return {"shard": [files, _hashes(named)], "train": _hashes([str(plan["train"]["config"])])}
 
 
-def _listed(value: Any) -> list[str]:
+def listed(value: Any) -> list[str]:
+    """Return the values of a flag that may have several."""
     return [str(one) for one in value] if isinstance(value, list) else [] if value is None else [str(value)]
 
 
