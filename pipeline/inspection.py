@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.folder_lines import LABEL_WIDTH, labeled, next_is
-from pipeline.look import entries_for
 from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
@@ -50,6 +49,15 @@ LOG2 = "log2_"  # begins the names of histograms over powers of two
 TOKENS_PER_LINE = 4  # in the list of the most frequent tokens
 MAX_BARS = 8  # of a histogram
 BAR_WIDTH = 32  # characters of the longest bar
+
+VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
+"""(bytes of text, entries) up to which that many entries suffice."""
+LARGE_VOCABULARY = 30_522
+
+
+def entries_for(text_bytes: int) -> int:
+    """Return the size of a vocabulary for this much text."""
+    return next((entries for most, entries in VOCABULARY_SIZES if text_bytes <= most), LARGE_VOCABULARY)
 
 
 def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:

@@ -27,14 +27,7 @@ from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
-from pipeline.readers.record import (
-    MAX_UNDECODABLE_RATIO,
-    Record,
-    RecordOptions,
-    Rejected,
-    TextLayout,
-    place_in_words,
-)
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected, TextLayout, place_in_words
 from pipeline.readers.sampling import is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
@@ -64,10 +57,6 @@ MAX_BAD = 0.01
 
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
-
-VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
-"""(bytes of text, entries) up to which that many entries suffice."""
-LARGE_VOCABULARY = 30_522
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ def look_at(folder: str) -> Look:
     survey = _survey(_sound(readable, faults), faults)
     while (sound := _sound(readable, faults)) != survey.ranges:  # what a sample cannot read must not count
         survey = _survey(sound, faults)
-    options, bad = survey.options, survey.bad
+    bad = survey.bad
     faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
     all_faults = [*faults.values(), *bad.values()]
     if survey.text_bytes == 0:
@@ -167,8 +156,8 @@ def look_at(folder: str) -> Look:
     mean_bytes = sum(one.text_bytes for one in survey.sums) / sum(one.documents for one in survey.sums)
     return Look(
         kinds,
-        options.text_key,
-        options.text_layout,
+        survey.options.text_key,
+        survey.options.text_layout,
         survey.text_bytes,
         documents=round(survey.text_bytes / max(mean_bytes, 1)),
         languages=_shares(sum((one.by_language for one in survey.sums), Counter())),
@@ -193,12 +182,13 @@ def _survey(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
     layout = guessed_layout(texts, pieces)
     options = RecordOptions(_text_keys(ranges), layout)
     # Each format by itself, because the share of text in a file differs most between formats.
-    formats: list[str] = list(dict.fromkeys(one.format for one in ranges))
-    by_format = {name: [one for one in ranges if one.format == name] for name in formats}
+    by_format: dict[str, list[FileRange]] = defaultdict(list)
+    for one in ranges:
+        by_format[one.format].append(one)
     sampled = {name: _sampled(of_format, options, faults) for name, of_format in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    odd = doubt(texts, layout, pieces)
-    return _Survey(ranges, options, text_bytes, [*sampled.values()], _bad_records(by_format, sampled), odd)
+    bad, odd = _bad_records(by_format, sampled), doubt(texts, layout, pieces)
+    return _Survey(ranges, options, text_bytes, [*sampled.values()], bad, odd)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
@@ -212,29 +202,22 @@ def unreadable_in(folder: str, look: Look) -> list[str]:
     return [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
 
 
-def entries_for(text_bytes: int) -> int:
-    """Return the size of a vocabulary for this much text."""
-    return next((entries for most, entries in VOCABULARY_SIZES if text_bytes <= most), LARGE_VOCABULARY)
-
-
 def look_lines(folder: str, look: Look) -> Iterator[str]:
     """Yield lines for the terminal: kinds of files, read and left out, and the text in them."""
-    files = sum(kind.files for kind in look.kinds)
-    size = megabytes(sum(kind.bytes for kind in look.kinds))
-    yield f"{storage.printable(folder)}: {counted(files, 'file')}, {size}"
+    files, size = sum(kind.files for kind in look.kinds), sum(kind.bytes for kind in look.kinds)
+    yield f"{storage.printable(folder)}: {counted(files, 'file')}, {megabytes(size)}"
     for title, is_read in (("read", True), ("left out", False)):
         for kind in look.kinds:
             if kind.is_read == is_read:
                 yield f"  {title:<9} {kind.files:>7,} x {megabytes(kind.bytes):>11}  {kind.name}{advice_on(kind.name)}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
-    documents = counted(look.documents, "document")
-    yield f"About {megabytes(look.text_bytes)} of text in {documents}; languages: {languages or '?'}."
+    text = f"{megabytes(look.text_bytes)} of text in {counted(look.documents, 'document')}"
+    yield f"About {text}; languages: {languages or '?'}."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.copies:
         least = "" if look.are_all_copies else "at least "
-        have = "has" if look.copies == 1 else "have"
-        yield f"Copies: {least}{look.copies:,} of the files {have} the same bytes as another one."
+        yield f"Copies: {least}{counted(look.copies, 'file')} with the same bytes as another one."
     yield from _first(look.faults)
     if look.odd:
         yield look.odd
@@ -245,17 +228,14 @@ def _first(faults: list[str]) -> list[str]:
     return faults[:MAX_FAULTS] + ([f"{counted(more, 'more fault')} like these."] if more > 0 else [])
 
 
-def _without_text(kind: Kind) -> str:
-    return f" without text{advice_on('without text', kind.name)}"
-
-
 def _no_text(folder: str, kinds: list[Kind], causes: list[str]) -> UsageError:
-    found = ", ".join(
-        f"{kind.files:,} x {kind.name}{_without_text(kind) if kind.is_read else advice_on(kind.name)}" for kind in kinds
-    )
-    return UsageError(
-        " ".join([f"{storage.printable(folder)} holds no text that can be read: {found}.", *_first(causes)])
-    )
+    found = ", ".join(f"{kind.files:,} x {kind.name}{_why_unread(kind)}" for kind in kinds)
+    said = f"{storage.printable(folder)} holds no text that can be read: {found}."
+    return UsageError(" ".join([said, *_first(causes)]))
+
+
+def _why_unread(kind: Kind) -> str:
+    return f" without text{advice_on('without text', kind.name)}" if kind.is_read else advice_on(kind.name)
 
 
 def _found(file: InputFile, is_opened: bool) -> FileRange | DataError:

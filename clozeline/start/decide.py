@@ -15,7 +15,8 @@ from math import inf, log
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
-from pipeline.look import Look, entries_for, unreadable_in
+from pipeline.inspection import entries_for
+from pipeline.look import Look, unreadable_in
 from pipeline.shard.detection import AUTO
 from schemas import storage
 from schemas.errors import UsageError

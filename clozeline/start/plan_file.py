@@ -42,7 +42,7 @@ HEADER = """\
 """
 
 HAVE_OPPOSITES = [name for name, (flag, _) in flags_of(VocabJob).items() if isinstance(flag, Switch) and flag.off_help]
-"""Flags that are not off unless given: --lowercase, beside --no_lowercase. Only `vocab` has such."""
+"""Switches with a flag for each state: --lowercase and --no_lowercase. Only `vocab` has any."""
 
 Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""

@@ -159,11 +159,11 @@ def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> Non
     same, other = ["x" * 99 + "\n"] * 4000, ["x" * 99 + "\n"] * 4000
     other[2000] = "y" * 99 + "\n"
     write(tmp_path / "copies", {"a.txt": "".join(same), "b.txt": "".join(same), "c.txt": "".join(other), "d": "Text."})
-    assert any("Copies: 1 of the files" in line for line in inspect_all([f"{tmp_path}/copies"], 1))
+    assert any("Copies: 1 file with" in line for line in inspect_all([f"{tmp_path}/copies"], 1))
     monkeypatch.setattr(look, "MAX_COMPARED_BYTES", 10**6)
     monkeypatch.setattr(look, "MAX_OPENED", 3)
     lines = "\n".join(inspect_all([f"{tmp_path}/copies"], 1))
-    assert "Copies: at least 1 of the files" in lines and "not opened" in lines
+    assert "Copies: at least 1 file with" in lines and "not opened" in lines
 
 
 DUMP = "<mediawiki>\n<page>\n<ns>0</ns>\n<text>The river is long.</text>\n</page>\n</mediawiki>\n"
