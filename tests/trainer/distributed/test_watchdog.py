@@ -16,7 +16,7 @@ from tests.trainer.ranks import environments
 from trainer.distributed import watchdog
 from trainer.distributed.watchdog import Watchdog, progress
 
-BEAT = 0.1
+BEAT = 0.05
 TIMEOUT = 25 * BEAT
 
 
@@ -91,7 +91,7 @@ def test_a_rank_may_wait_as_long_as_another_advances(start) -> None:
     waiting, ends = start(0)
     waiting.at("step 4, saving")
     other, _ = start(1)
-    for _ in range(60):  # twice the timeout
+    for _ in range(80):  # three times the timeout
         time.sleep(BEAT)
         other.progress()
     assert ends == []
@@ -101,7 +101,7 @@ def test_a_rank_may_wait_as_long_as_another_advances(start) -> None:
 
 def test_progress_reaches_the_watchdog_of_the_process(start) -> None:
     _, ends = start(0)
-    for _ in range(40):
+    for _ in range(60):
         time.sleep(BEAT)
         progress()
     assert [end for end in ends if "nothing has happened" in end] == []
@@ -132,7 +132,7 @@ def test_a_save_that_has_ended_is_not_missed(start) -> None:
     second, _ = start(1)
     first.background.begin("saving step 4")
     first.background.place = ""
-    for _ in range(40):
+    for _ in range(60):
         time.sleep(BEAT)
         first.progress()
         second.progress()
@@ -156,7 +156,7 @@ def test_a_rank_that_left_as_all_do_is_not_missed(start) -> None:
     second, _ = start(1)
     time.sleep(8 * BEAT)
     second.close()
-    for _ in range(40):
+    for _ in range(60):
         time.sleep(BEAT)
         first.progress()
     assert ends == [] and first.lost() == []
@@ -184,7 +184,7 @@ def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board
     began = time.monotonic()
     assert "the store of the ranks at " in first.lost()[0]
     first.close()
-    assert time.monotonic() - began < 10, "both wait 3 beats of 0.1 seconds for each answer"
+    assert time.monotonic() - began < 10, "both wait 3 beats of 50 ms for each answer"
 
 
 @pytest.mark.parametrize("stopped", [0, pytest.param(1, marks=pytest.mark.thorough)])

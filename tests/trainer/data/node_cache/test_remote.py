@@ -117,7 +117,7 @@ def test_a_store_that_hangs_costs_a_bounded_time(store, make: Make, monkeypatch,
     begun = time.monotonic()
     with pytest.raises(StorageError, match=r"1\.arrow.* 5 tries.*no answer for 0\.2 seconds"):
         make().read(SHARDS[1])
-    assert 1.0 < time.monotonic() - begun < 30, "each hang would cost 60 seconds"
+    assert 1.0 < time.monotonic() - begun < 3
 
 
 class HttpError(Exception):
