@@ -51,6 +51,7 @@ MAX_DECOMPRESSED = 16 << 20
 SAMPLE = 400
 """Documents that are read."""
 
+MORE_SURVEYS = 2  # of many bad files, each finds some
 MAX_FAULTS = 5  # that are listed
 MAX_BAD = 0.01
 """Share of bad records above which `shard` refuses the input by default."""
@@ -145,7 +146,9 @@ def look_at(folder: str) -> Look:
         raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
 
     survey = _survey(_sound(readable, faults), faults)
-    while (sound := _sound(readable, faults)) != survey.ranges:  # what a sample cannot read must not count
+    for _ in range(MORE_SURVEYS):  # what a sample cannot read must not count
+        if (sound := _sound(readable, faults)) == survey.ranges:
+            break
         survey = _survey(sound, faults)
     bad = survey.bad
     faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
@@ -161,7 +164,9 @@ def look_at(folder: str) -> Look:
         survey.text_bytes,
         documents=round(survey.text_bytes / max(mean_bytes, 1)),
         languages=_shares(sum((one.by_language for one in survey.sums), Counter())),
-        encodings=dict(Counter(one.encoding for one in readable if one.encoding not in (UTF8, AUTO)).most_common()),
+        encodings=dict(
+            Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO)).most_common()
+        ),
         copies=copies,
         are_all_copies=are_all_copies,
         ranges=survey.ranges,

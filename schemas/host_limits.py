@@ -15,7 +15,8 @@ from pathlib import Path
 
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
-"""Where Linux reports the memory of the machine and the limits of control groups."""
+DEVICES = Path("/dev")
+"""Where Linux reports the memory of the machine, the limits of control groups, and devices."""
 
 ASSUMED_BYTES = 4 << 30  # if the system does not say
 
@@ -121,14 +122,18 @@ def usable_gpus() -> list[str]:
     """
     if os.environ.get("DS_ACCELERATOR", "cuda") != "cuda":
         return []
+    found = [str(number) for number in range(_count_gpus())]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return list(takewhile(lambda name: name not in ("", "-1"), visible.split(",")))  # CUDA ends at these, too
+    if visible is None or not found:
+        return found
+    return list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(","))))  # as CUDA does
 
-    if shutil.which("nvidia-smi") is None:
-        return []
+
+def _count_gpus() -> int:
+    if shutil.which("nvidia-smi") is None:  # some containers have GPUs without it
+        return len(list(DEVICES.glob("nvidia[0-9]*")))
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    return [str(number) for number in range(sum(line.startswith("GPU ") for line in listed.splitlines()))]
+    return sum(line.startswith("GPU ") for line in listed.splitlines())
 
 
 # Control groups

@@ -254,9 +254,14 @@ def _training(section: dict[str, Any], connections: dict[str, str]) -> list[str]
 def _which_gpus(processes: int) -> list[str]:
     """Return flags of DeepSpeed's launcher, for which --num_gpus means the first ones, even if others are visible."""
     visible = usable_gpus()[:processes] if "CUDA_VISIBLE_DEVICES" in os.environ else []
-    if len(visible) == processes and all(map(str.isdecimal, visible)):
-        return ["--include", f"localhost:{','.join(visible)}"]
-    return ["--num_gpus", str(processes)]
+    if len(visible) < processes:
+        return ["--num_gpus", str(processes)]
+    if not all(map(str.isdecimal, visible)):
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']}, and DeepSpeed's launcher knows GPUs by "
+            "their numbers alone. Give these, as in CUDA_VISIBLE_DEVICES=0,1."
+        )
+    return ["--include", f"localhost:{','.join(visible)}"]
 
 
 def _set(value: Any) -> str:

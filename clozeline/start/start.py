@@ -28,7 +28,7 @@ from clozeline.start.decide import (
 )
 from clozeline.start.plan_file import Values
 from clozeline.start.steps import NAME as STEPS_NAME
-from clozeline.start.steps import changed_lines, check_steps, facts_of, is_trained, listed, pairs_warning, run_steps
+from clozeline.start.steps import Facts, changed_lines, check_steps, is_trained, listed, pairs_warning, run_steps
 from pipeline.look import look_at, look_lines
 from schemas import progress, storage
 from schemas.command_line import filled
@@ -56,9 +56,8 @@ def start(options: argparse.Namespace, prog: str) -> int:
     text = _with_flags(before, options, path) if before else _new_plan(options, path, prog)
     plan = plan_file.parse(text, path)
     steps = plan_file.steps_of(plan, output)
-    _check(plan, steps, options, path)
+    facts = _check(plan, steps, options, path)
 
-    facts = facts_of(plan)
     changed = list(changed_lines(steps, plan, facts, output))
     print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
     _print_wrapped([*changed, *pairs_warning(steps, plan), *_other_folder(plan)])
@@ -154,17 +153,17 @@ def _other_folder(plan: Values) -> Iterator[str]:
 
 
 def _is_one_in_the_other(first: str, second: str) -> bool:
-    paths = [os.path.abspath(first), os.path.abspath(second)]
+    paths = [os.path.realpath(normal(path)) for path in (first, second)]
     return os.path.commonpath(paths) in paths
 
 
-def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespace, path: str) -> None:
-    """Raise UsageError if a step would refuse the plan, or if its training would end before it begins."""
+def _check(plan: Values, steps: list[plan_file.Step], options: argparse.Namespace, path: str) -> Facts:
+    """Return the plan's facts. Raise UsageError if a step would refuse it, or its training end before it begins."""
     shown = storage.printable(path)
     hours = plan["train"].get("run.max_hours")
     if isinstance(hours, int | float) and not is_trained(plan, options.output):
         check_hours(hours, f'{shown}, [train]: "run.max_hours"' if options.hours is None else "--hours")
-    check_steps(steps, plan, shown)
+    return check_steps(steps, plan, shown)
 
 
 def _refuse_results_of_others(output: str) -> None:

@@ -53,6 +53,12 @@ STOPPED = (PreemptedError.exit_code, INTERRUPTED, 128 + signal.SIGTERM, 128 + si
 SECONDS_OF_A_SIGNAL = 0.3
 """Within which a signal to a group of processes has reached all of them."""
 
+FILES = {
+    "shard": (("input", "inputs", "exclude", "filters", "decontaminate"), "the input: a file is new, gone or edited"),
+    "train": (("config",), "the file of the recipe"),
+}
+"""For each step that reads the user's files: the keys that name them, and what a change of files alone is called."""
+
 Facts = dict[str, Any]
 """What a step depends on other than its command, by the names of steps."""
 
@@ -118,8 +124,8 @@ def _result_of(step: Step, key: str, output: str) -> str:
     return _hash([root.fingerprint for root in roots])
 
 
-def check_steps(steps: list[Step], plan: Values, place: str) -> None:
-    """Raise the error that a command would end with, for the first with a wrong flag, key or value.
+def check_steps(steps: list[Step], plan: Values, place: str) -> Facts:
+    """Return the plan's facts. Raise the error that a command would end with, for the first with a wrong flag or value.
 
     place: the plan's file, which the error names with the section of the step. The parser of each command reads its
     words. What only the results of earlier steps can show, such as a vocabulary that cannot hold the alphabet, is left
@@ -137,11 +143,10 @@ def check_steps(steps: list[Step], plan: Values, place: str) -> None:
             _check_model(_recipe_of(step), plan, place)
     if not {"input", "inputs"} & plan["shard"].keys():
         raise UsageError(f"{place}, [shard]: there is no input = [...], the files and folders to read, nor inputs.")
-    if listed(plan["shard"].get("exclude")):
-        try:
-            facts_of(plan)
-        except UsageError as error:
-            raise UsageError(f"{place}, [shard]: {error}") from error
+    try:
+        return facts_of(plan)
+    except UsageError as error:
+        raise UsageError(f"{place}, [shard]: {error}") from error
 
 
 def _section_hint(error: str) -> str:
@@ -269,6 +274,9 @@ def run_steps(steps: list[Step], plan: Values, facts: Facts, output: str) -> int
             if step.name == "train":  # the same rows may now be of a corpus with a name or a license
                 pairs = open_manifest(os.path.join(output, "pairs"))
                 keep_text_facts(os.path.join(output, step.folder), [pairs])
+            if begun.options != plan[step.section]:  # by how many processes, for one
+                begun.options = plan[step.section]
+                record.write()
             print(f"{title}: done before", flush=True)
             continue
 
@@ -315,9 +323,11 @@ def changed_lines(steps: list[Step], plan: Values, facts: Facts, output: str) ->
         for key in {**before, **now}:
             if before.get(key) != now.get(key):
                 yield f"Changed: [{section}] {key}: {before.get(key, 'not set')} -> {now.get(key, 'not set')}"
-    for name, what in (("shard", "the input: a file is new, gone or edited"), ("train", "the file of the recipe")):
+    for name, (keys, what) in FILES.items():
         begun = record.steps.get(name)
-        if begun is not None and begun.files != _hash(facts.get(name)):
+        if begun is None or begun.files == _hash(facts.get(name)):
+            continue
+        if all((begun.options or {}).get(key) == plan[name].get(key) for key in keys):
             yield f"Changed: {what}. What depends on it runs again; a trained run is kept."
 
 

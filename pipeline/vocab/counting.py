@@ -25,7 +25,8 @@ from pipeline.words.rules import Rules
 from schemas import shards
 from schemas.ragged import places_of_ranges
 
-ROWS_AT_ONCE = 128  # documents that are cut at once: most are then in the processor's cache, and books not too much
+ROWS_AT_ONCE = 128  # documents that are cut at once, so that most are in the processor's cache
+CUT_AT_ONCE = 8 << 20  # bytes of those documents, on average
 COUNTED_AT_ONCE = 64 << 20  # bytes of runs that are counted with one hash table, which takes some 3 times their memory
 
 MAX_SOURCES = 64  # reported separately; the others are counted as one
@@ -99,7 +100,8 @@ def _count_runs(text: pa.Table, source_of_row: NDArray[np.uint16]) -> Iterator[p
     sources: list[NDArray[np.uint16]] = []
     size = 0
 
-    for batch in text.to_batches(max_chunksize=ROWS_AT_ONCE):
+    rows_at_once = max(1, min(ROWS_AT_ONCE, CUT_AT_ONCE * text.num_rows // max(1, text.nbytes)))
+    for batch in text.to_batches(max_chunksize=rows_at_once):
         sentences_of_row = batch["sentences"]
         runs_of_sentence = pc.split_pattern(sentences_of_row.flatten(), " ")  # type: ignore[attr-defined]
         source_S = np.repeat(source_of_row[: batch.num_rows], sentences_of_row.value_lengths())

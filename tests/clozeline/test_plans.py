@@ -11,6 +11,8 @@ from clozeline.start import steps
 from clozeline.start.decide import TEN_MINUTES, Machine, changes, decide, expected, too_few_gpus
 from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
+from schemas import host_limits
+from schemas.errors import UsageError
 from trainer.config.load import load_recipe
 
 CHANGED = ("schedule.warmup_steps", "evaluation.every", "checkpoint.every")
@@ -117,25 +119,51 @@ def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int,
     assert [said in line for line in warnings] == [True] * bool(said)
 
 
+ON_TWO = '[train]\nconfig = "tiny"\nprocesses = 2'
+
+
+@pytest.fixture
+def eight_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As a container has them: devices, and no nvidia-smi."""
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(host_limits, "DEVICES", tmp_path)
+    for name in [*map(str, range(8)), "ctl", "-uvm"]:
+        (tmp_path / f"nvidia{name}").touch()
+
+
 @pytest.mark.parametrize(
     ("visible", "gpus", "flags"),
     [
         ("2,3", 2, "--include localhost:2,3"),
         ("4,2,3", 3, "--include localhost:4,2"),
-        ("GPU-8932f937,GPU-11111111", 2, "--num_gpus 2"),
+        ("2, 3", 2, "--include localhost:2,3"),
         ("0,-1,1", 1, "--num_gpus 2"),
         ("-1", 0, "--num_gpus 2"),
         ("", 0, "--num_gpus 2"),
     ],
 )
 def test_training_gets_the_gpus_that_are_visible(
-    monkeypatch: pytest.MonkeyPatch, visible: str, gpus: int, flags: str
+    eight_gpus: None, monkeypatch: pytest.MonkeyPatch, visible: str, gpus: int, flags: str
 ) -> None:
     """DeepSpeed's launcher takes the first ones for --num_gpus, even if CUDA_VISIBLE_DEVICES names others."""
-    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert Machine.here().gpus == gpus
-    assert f"deepspeed {flags} --module trainer" in commands_of('[train]\nconfig = "tiny"\nprocesses = 2')["train"]
+    assert f"deepspeed {flags} --module trainer" in commands_of(ON_TWO)["train"]
+
+
+def test_gpus_are_counted_where_there_are_some(
+    eight_gpus: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert Machine.here().gpus == 8
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-11111111")
+    with pytest.raises(UsageError, match="knows GPUs by their numbers alone"):
+        commands_of(ON_TWO)
+
+    monkeypatch.setattr(host_limits, "DEVICES", tmp_path / "none")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # of a profile for other machines
+    assert Machine.here().gpus == 0
 
 
 def test_how_many_processes_train_makes_no_other_run() -> None:

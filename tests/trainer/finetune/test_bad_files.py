@@ -148,6 +148,9 @@ def test_lines_without_the_separator_are_shown(tmp_path: Path) -> None:
     message = sentence_error(tmp_path, "text label\na\tx\n")
     assert f"the first line of {tmp_path}/train.tsv has no tabs" in message
 
+    for name, content in (("csv", ""), ("csv", "\n"), ("tsv", "\n\n")):
+        assert "is empty" in sentence_error(tmp_path, content, format=name)
+
     message = sentence_error(tmp_path, 'text;label\n"a film";x\n', format="csv")  # as spreadsheets write it in Europe
     assert "has no commas" in message and "'text;label'" in message
 

@@ -139,7 +139,10 @@ def test_the_last_error_of_a_long_log(tmp_path: Path) -> None:
     assert last_error(path) is None
 
 
-def test_slots_are_gpus_or_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_are_gpus_or_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "nvidia0").touch()  # a machine with a GPU, and without nvidia-smi
+    monkeypatch.setattr("schemas.host_limits.DEVICES", tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")

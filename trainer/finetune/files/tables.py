@@ -28,7 +28,7 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
     Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
-    if sum(wanted.values()) > 1 and separator not in text:
+    if text.strip() and separator not in text and sum(wanted.values()) > 1:
         raise _not_separated(path, text, separator)
     if quotes:
         rows = list(_quoted_rows(path, text, separator))
