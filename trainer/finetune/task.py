@@ -15,7 +15,7 @@ from trainer.config.sections import Beta, Place, Section
 from trainer.finetune.task_kinds import fill_defaults
 
 KindName = Literal["sentence", "pair", "choice", "tags", "span"]
-Format = Literal["jsonl", "json", "tsv", "csv", "squad", "conll", "c3"]
+Format = Literal["jsonl", "json", "tsv", "csv", "parquet", "squad", "conll", "c3"]
 
 Schedule = Literal[
     "linear",
@@ -96,8 +96,8 @@ class TaskDataSection(Section):
         default={}, description="Further files, by name, that get predictions and, where they have labels, scores."
     )
     format: Format = Field(
-        description="Format of the files; if unset, by the training file's ending: .jsonl, .tsv, .csv, .conll; "
-        '.txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
+        description="Format of the files; if unset, by the training file's ending: .jsonl, .tsv, .csv, .parquet, "
+        '.conll; .txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
     )
     header: bool = Field(
         default=True,

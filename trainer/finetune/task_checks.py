@@ -30,7 +30,7 @@ def check_format(task: Task, origin: Origin) -> None:
     """Check that files in the task's format can hold examples of its kind."""
     formats = RULES[task.kind].formats
     if task.data.format not in formats:
-        expected = 'SQuAD JSON (data.format = "squad")' if task.kind == "span" else " or ".join(formats)
+        expected = 'SQuAD JSON (data.format = "squad") or parquet' if task.kind == "span" else " or ".join(formats)
         source = origin.of("data.format", "data.train", "kind")
         raise UsageError(
             f'{source}: data.format, or the ending of data.train, says "{task.data.format}", but a task of the kind '
@@ -69,15 +69,15 @@ def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
 def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None:
     """Return why a column cannot be found in files of the task's format, None if it can.
 
-    Columns are numbers if the file has no column names, and keys if the file is JSON.
+    Columns are numbers if the file has no column names, and names if the file is JSON or Parquet.
     """
     file_format = task.data.format
     if file_format in ("tsv", "csv") and not header and isinstance(column, str):
         return f'"{column}", but without a header columns are numbers from 0'
     if file_format == "conll" and isinstance(column, str):
         return f'"{column}", but columns of CoNLL files are numbers from 0 (from the end: -1)'
-    if file_format in ("json", "jsonl") and isinstance(column, int):
-        return f"{column}, but columns of JSON files are keys"
+    if file_format in ("json", "jsonl", "parquet") and isinstance(column, int):
+        return f"{column}, but columns of JSON and Parquet files have names"
     return None
 
 

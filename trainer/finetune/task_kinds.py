@@ -12,7 +12,7 @@ SPAN_MAX_LENGTH = 384
 SPAN_STRIDE = 128
 """The default stride of spans, that of run_squad.py. Shorter rows have a shorter one."""
 
-ROW_FORMATS = ("jsonl", "json", "tsv", "csv")
+ROW_FORMATS = ("jsonl", "json", "tsv", "csv", "parquet")
 """Formats whose columns have names (TSV and CSV files only if they have a header)."""
 
 COLUMNS_OF_FORMAT: dict[str, dict[str, Any]] = {
@@ -22,7 +22,11 @@ COLUMNS_OF_FORMAT: dict[str, dict[str, Any]] = {
 }
 """Default columns of the formats whose files do not name them."""
 
-FORMAT_OF_ENDING = {".jsonl": "jsonl", ".json": "jsonl", ".tsv": "tsv", ".txt": "tsv", ".csv": "csv", ".conll": "conll"}
+FORMAT_OF_ENDING = {
+    **{f".{name}": name for name in ("jsonl", "tsv", "csv", "parquet", "conll")},
+    ".json": "jsonl",
+    ".txt": "tsv",
+}
 
 METRICS_OF_NUMBERS = ("pearson_and_spearman", "pearson", "spearman")
 """The default metrics of a regression."""
@@ -53,9 +57,14 @@ RULES = {
     "sentence": KindRules(("text", "label"), ROW_FORMATS, one_label=True),
     "pair": KindRules(("text", "text_pair", "label"), ROW_FORMATS, one_label=True),
     "choice": KindRules(("context", "choices", "label"), (*ROW_FORMATS, "c3"), optional=("prefix",)),
-    "tags": KindRules(("words", "tags"), ("jsonl", "json", "conll"), endings={".txt": "conll"}, metrics=("chunk_f1",)),
+    "tags": KindRules(
+        ("words", "tags"),
+        ("jsonl", "json", "parquet", "conll"),
+        endings={".txt": "conll"},
+        metrics=("chunk_f1",),
+    ),
     "span": KindRules(
-        (), ("squad",), endings={".json": "squad"}, metrics=("answer_f1", "exact_match"), has_labels=False
+        (), ("squad", "parquet"), endings={".json": "squad"}, metrics=("answer_f1", "exact_match"), has_labels=False
     ),
 }
 

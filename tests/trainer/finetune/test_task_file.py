@@ -114,7 +114,7 @@ def test_a_resolved_task_is_read_as_itself(name: str, tmp_path: Path) -> None:
         (
             "kind=span",
             'data.format, or the ending of data.train, says "tsv", but a task of the kind span is read from SQuAD '
-            'JSON (data.format = "squad").',
+            'JSON (data.format = "squad") or parquet.',
         ),
         ("data.format=conll", 'says "conll", but a task of the kind pair is read from jsonl or json or tsv'),
         ("kind=sentence", "data.columns.text_pair is not for the kind sentence"),

@@ -47,7 +47,7 @@ def read_json_lines(path: str, wanted: Wanted) -> list[Record]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             place = f"{path} line {number}"
-            records += _rows_of(parse_json(line, place), wanted, place, is_first=not records)
+            records += rows_of(parse_json(line, place), wanted, place, is_first=not records)
     return records
 
 
@@ -64,12 +64,12 @@ def read_json_list(path: str, wanted: Wanted) -> list[Record]:
 
     records: list[Record] = []
     for number, row in enumerate(content):
-        records += _rows_of(row, wanted, f"{path} element {number}", is_first=not records)
+        records += rows_of(row, wanted, f"{path} element {number}", is_first=not records)
     return records
 
 
-def _rows_of(found: Any, wanted: Wanted, place: str, is_first: bool) -> list[Record]:
-    """Return the rows inside a line or an element. is_first: whether there are no rows before it."""
+def rows_of(found: Any, wanted: Wanted, place: str, is_first: bool) -> list[Record]:
+    """Return the rows inside a line, an element or a row. is_first: whether there are no rows before it."""
     if isinstance(found, list):
         raise DataError(f'{place}: a JSON list, expected an object. If the file is one list, set data.format = "json".')
     if not isinstance(found, dict):

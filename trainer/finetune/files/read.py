@@ -14,6 +14,7 @@ from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, name_of
+from trainer.finetune.files.parquet import read_parquet
 from trainer.finetune.files.records import BadRowError, Record, Wanted
 from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.files.tables import read_table
@@ -25,6 +26,7 @@ READERS: dict[str, Callable[[str, Wanted], list[Record]]] = {
     "jsonl": read_json_lines,
     "json": read_json_list,
     "conll": read_conll,
+    "parquet": read_parquet,
     "c3": read_c3,
     "squad": read_questions,
 }

@@ -1,0 +1,90 @@
+"""Parquet files as the Hugging Face Hub has them are read for every kind of task, with the names of their labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from schemas.errors import DataError
+from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample
+from trainer.finetune.files.read import read_task_data
+from trainer.finetune.task import Task
+from trainer.finetune.task_kinds import fill_defaults
+
+TAGS = datasets.ClassLabel(names=["O", "B-PER"])
+
+
+def written(folder: Path, rows: dict[str, list[Any]], types: dict[str, Any] | None = None) -> None:
+    """Write rows as train.parquet and dev.parquet, as datasets does. types: features of some columns."""
+    found = datasets.Dataset.from_dict(rows)
+    found = found.cast(datasets.Features({**found.features, **(types or {})}))
+    for name in ("train", "dev"):
+        found.to_parquet(folder / f"{name}.parquet")
+
+
+def read(folder: Path, kind: str, **data: Any) -> TaskData:
+    data = {"train": "train.parquet", "dev": "dev.parquet", **data}
+    task = Task.model_validate(fill_defaults({"name": "small", "kind": kind, "data": data}))
+    return read_task_data(task, str(folder))
+
+
+def test_labels_have_the_names_of_the_file(tmp_path: Path) -> None:
+    labels = datasets.ClassLabel(names=["negative", "positive"])
+    written(tmp_path, {"text": ["bad", "so\ngood"], "label": [0, 1], "idx": [7, 8]}, {"label": labels})
+    data = read(tmp_path, "sentence", columns={"id": "idx"})
+    assert data.labels == ("negative", "positive")
+    assert data.train == [TextExample("7", "bad", None, 0), TextExample("8", "so\ngood", None, 1)]
+
+
+def test_hidden_labels_of_test_files_are_none(tmp_path: Path) -> None:
+    labels = datasets.ClassLabel(names=["no", "yes"])
+    written(tmp_path, {"text": ["a", "b"], "label": [0, 1]}, {"label": labels})
+    hidden = datasets.Dataset.from_dict({"text": ["c"], "label": [-1]})
+    hidden.cast(datasets.Features({**hidden.features, "label": labels})).to_parquet(tmp_path / "test.parquet")
+    data = read(tmp_path, "sentence", test="test.parquet")
+    assert data.test == [TextExample("0", "c", None, None)]
+
+
+def test_numbers_without_names_and_nested_columns(tmp_path: Path) -> None:
+    written(tmp_path, {"pair": [{"a": "x", "b": "y"}, {"a": "z", "b": "w"}], "score": [0.5, 2.0]})
+    columns = {"text": "pair.a", "text_pair": "pair.b", "label": "score"}
+    data = read(tmp_path, "pair", columns=columns, labels="number")
+    assert data.train == [TextExample("0", "x", "y", 0.5), TextExample("1", "z", "w", 2.0)]
+
+
+def test_words_with_tags(tmp_path: Path) -> None:
+    rows = {"tokens": [["Anna", "sings"], ["Rain"]], "ner_tags": [[1, 0], [0]]}
+    written(tmp_path, rows, {"ner_tags": datasets.Sequence(TAGS)})
+    data = read(tmp_path, "tags", columns={"words": "tokens", "tags": "ner_tags"})
+    assert data.labels == ("B-PER", "O")
+    assert data.train == [TagExample("0", ("Anna", "sings"), (0, 1)), TagExample("1", ("Rain",), (1,))]
+
+
+def test_choices(tmp_path: Path) -> None:
+    written(tmp_path, {"context": ["He"], "choices": [["ran", "blue"]], "label": [0]})
+    assert read(tmp_path, "choice").train == [ChoiceExample("0", "He", ("ran", "blue"), 0)]
+
+
+def test_questions_with_and_without_answers(tmp_path: Path) -> None:
+    rows = {
+        "id": ["q1", "q2"],
+        "context": ["Anna sings.", "It rains."],
+        "question": ["Who?", "Who?"],
+        "answers": [{"text": ["Anna"], "answer_start": [0]}, {"text": [], "answer_start": []}],
+    }
+    written(tmp_path, rows)
+    answered = SpanExample("q1", "Who?", "Anna sings.", (Answer("Anna", 0),), False)
+    assert read(tmp_path, "span").train == [answered, SpanExample("q2", "Who?", "It rains.", (), True)]
+
+
+def test_damaged_file_and_missing_column_are_named(tmp_path: Path) -> None:
+    written(tmp_path, {"sentence": ["a", "b"], "label": [0, 1]})
+    with pytest.raises(DataError, match=r"train.parquet row 0: there is no column 'text'; .* sentence, label"):
+        read(tmp_path, "sentence")
+
+    (tmp_path / "train.parquet").write_bytes(b"PAR1 not really PAR1")
+    with pytest.raises(DataError, match=r"train.parquet cannot be read as Parquet"):
+        read(tmp_path, "sentence")
