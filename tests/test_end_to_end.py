@@ -21,7 +21,8 @@ def test_the_demo(run, tmp_path: Path) -> None:
     # No compiler: whatever two ranks would build at their first start, they could not.
     extensions = tmp_path / "extensions"
     no_compiler = {"CC": "no-compiler", "CXX": "no-compiler", "TORCH_EXTENSIONS_DIR": str(extensions)}
-    words = ["-m", "clozeline", "demo", "--output", tmp_path, "--megabytes", "1", *changes]
+    out = tmp_path / "my demo"
+    words = ["-m", "clozeline", "demo", "--output", out, "--megabytes", "1", *changes]
     done = run("python", *words, timeout=500, **no_compiler)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "Traceback" not in done.stderr and not extensions.exists()
@@ -32,9 +33,9 @@ def test_the_demo(run, tmp_path: Path) -> None:
     assert f"{taken_twice} of {taken_twice}" in told
     assert told.count("%   ") == 7 * 3  # word frequencies and six blanks, four words each
     for name in ("pairs/card.html", "run/report.html", "hf/config.json", "hf/model.safetensors", "hf/tokenizer.json"):
-        assert (tmp_path / name).stat().st_size > 0
-    assert "Blanks, filled in after step 60" in (tmp_path / "run/report.html").read_text()
-    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert (out / name).stat().st_size > 0
+    assert "Blanks, filled in after step 60" in (out / "run/report.html").read_text()
+    logged = [json.loads(line) for line in (out / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in logged if "eval_mlm_loss" in line] == [30, 60]
     lines = [line for line in logged if "loss" in line]
     assert [line["step"] for line in lines] == list(range(1, 61))

@@ -8,7 +8,6 @@ kill are taken twice, and their metrics are compared.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shlex
 import shutil
@@ -17,15 +16,22 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from clozeline.installation import USAGE_ERROR, missing_extras
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, local_folder, positive, run
 from schemas.errors import StorageError, UsageError
+from trainer.checkpoint.format import steps_saved
 from trainer.command_line import add_set_flag
 from trainer.config.load import load_recipe
+from trainer.distributed.stop import listened
+from trainer.metrics.log import read_metrics
 
 BIN = Path(sys.executable).parent
 LAUNCHER = "deepspeed"
@@ -97,17 +103,20 @@ def _demo(options: argparse.Namespace) -> int:
         )
     load_recipe(options.config, [*options.set, "data.pairs=pairs", "run.output=run"])
 
-    started = time.perf_counter()
+    started_at = time.perf_counter()
     out = options.output
+    for number in listened():
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     empty(out)
-    show("export DS_ACCELERATOR=cpu  # two ranks on the CPU, whether or not there is a GPU")
+    print("\n$ export DS_ACCELERATOR=cpu  # two ranks on the CPU, whether or not there is a GPU", flush=True)
 
     make_pairs(out, options.megabytes)
     train_and_resume(out, options.config, options.set)
-    command(f"clozeline export {out}/run --output {out}/hf")
-    command(f"python -m clozeline.start.blanks - {out}/run --output {out}/hf", "\n".join(BLANKS))
+    command("clozeline", "export", f"{out}/run", "--output", f"{out}/hf")
+    blanks = ("python", "-m", "clozeline.start.blanks", "-", f"{out}/run", "--output", f"{out}/hf")
+    command(*blanks, text="\n".join(BLANKS))
 
-    print(f"\nDone in {time.perf_counter() - started:.0f} seconds. Look at")
+    print(f"\nDone in {time.perf_counter() - started_at:.0f} seconds. Look at")
     results = {
         "the data card": "pairs/card.html",
         "the run report": "run/report.html",
@@ -132,9 +141,11 @@ def empty(out: Path) -> None:
         )
         sys.exit(USAGE_ERROR)
 
-    shutil.rmtree(out, ignore_errors=True)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        folder = out.resolve()  # of a link, what it leads to
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
         (out / MARKER).touch()
     except OSError as error:
         raise StorageError(f"{out} cannot be written: {error.strerror}. Give another --output.") from error
@@ -144,15 +155,16 @@ def make_pairs(out: Path, megabytes: int) -> None:
     """Make a corpus of Python's own documentation, and run the three jobs of the pipeline on it."""
     text = out / "text"
     vocab = out / "vocab"
-    command(f"python -m clozeline.demo.corpus {out}/corpus.jsonl --megabytes {megabytes}")
-    shard = f"--output {text} --num_shards 4 --dedup exact --holdout 0.02"
-    facts = '--corpus_name "documentation of Python and installed packages"'
-    command(f"clozeline shard --input {out}/corpus.jsonl {facts} {shard}")
-    command(f"clozeline vocab --text {text} --output {vocab} --model wordpiece --size 4000")
+    corpus = f"{out}/corpus.jsonl"
+    command("python", "-m", "clozeline.demo.corpus", corpus, "--megabytes", str(megabytes))
+    facts = ("--corpus_name", "documentation of Python and installed packages")
+    shard = ("--output", f"{text}", "--num_shards", "4", "--dedup", "exact", "--holdout", "0.02")
+    command("clozeline", "shard", "--input", corpus, *facts, *shard)
+    command("clozeline", "vocab", "--text", f"{text}", "--output", f"{vocab}", "--model", "wordpiece", "--size", "4000")
 
-    rows = "--objective full_sentences --max_length 128"
-    command(f"clozeline pairs --text {text} --vocab {vocab} --output {out}/pairs {rows}")
-    command(f"clozeline pairs --text {text}_heldout --vocab {vocab} --output {out}/held_out {rows}")
+    for texts, folder in ((f"{text}", "pairs"), (f"{text}_heldout", "held_out")):
+        rows = ("--vocab", f"{vocab}", "--objective", "full_sentences", "--max_length", "128")
+        command("clozeline", "pairs", "--text", texts, "--output", f"{out}/{folder}", *rows)
 
 
 def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
@@ -162,12 +174,11 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
     """
     run = out / "run"
     settings = [f"data.pairs={out}/pairs", f"run.output={run}", f"evaluation.pairs={out}/held_out"]
-    settings += changes
-    sets = " ".join(f"--set {setting}" for setting in settings)
-    training = f"{LAUNCHER} --quiet --num_gpus 2 --module trainer --config {config} {sets}"
+    sets = [word for setting in [*settings, *changes] for word in ("--set", setting)]
+    training = (LAUNCHER, "--quiet", "--num_gpus", "2", "--module", "trainer", "--config", config, *sets)
 
     lost = kill_midway(training, run)
-    command(training)
+    command(*training)
     lines = {line["step"]: line for line in trained_lines(run)}
 
     equal = sum(without_times(lines[step]) == without_times(line) for step, line in lost.items())
@@ -178,7 +189,7 @@ def train_and_resume(out: Path, config: str, changes: list[str]) -> None:
 
     first = lines[min(lines)]
     last = lines[max(lines)]
-    evaluated = metrics(run)[-1]
+    evaluated = read_metrics(str(run))[-1]
     print(f"MLM loss: {first['mlm_loss']:.3f} at step {first['step']}, {last['mlm_loss']:.3f} at step {last['step']}.")
     print(
         f"On held-out text: {evaluated['eval_mlm_loss_masked']:.3f} at [MASK]; word frequencies alone have "
@@ -191,25 +202,22 @@ def without_times(line: Line) -> Line:
     return {name: value for name, value in line.items() if name not in TIMES}
 
 
-def kill_midway(training: str, run: Path) -> dict[int, Line]:
+def kill_midway(training: Sequence[str], run: Path) -> dict[int, Line]:
     """Start the command, SIGKILL all its processes at KILL_AT, and return the result of `lost_lines`."""
-    show(training)
-    process = subprocess.Popen(arguments(training), env=environment(), start_new_session=True)
-
-    while process.poll() is None:
-        time.sleep(0.05)
-        if is_past_kill(run):
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            print("\n^ killed with SIGKILL; now the same command again")
-            return lost_lines(run)
+    with started(training) as process:
+        while process.poll() is None:
+            time.sleep(0.05)
+            if is_past_kill(run):
+                kill_all(process)
+                print("\n^ killed with SIGKILL; now the same command again")
+                return lost_lines(run)
 
     sys.exit(process.returncode or "The training ended before it could be killed.")
 
 
 def lost_lines(run: Path) -> dict[int, Line]:
     """Return the lines that a killed run logged after its last checkpoint, by step. Ends the demo if there are none."""
-    last_saved = max(saved_steps(run), default=0)
+    last_saved = max(steps_saved(str(run)), default=0)
     lost = {line["step"]: line for line in trained_lines(run) if line["step"] > last_saved}
     if last_saved == 0 or not lost:
         sys.exit(
@@ -222,7 +230,7 @@ def lost_lines(run: Path) -> dict[int, Line]:
 def is_past_kill(run: Path) -> bool:
     """Return whether a run has logged a step at or after KILL_AT."""
     recipe = run / "recipe.toml"
-    lines = metrics(run)
+    lines = read_metrics(str(run))
     if not recipe.exists() or not lines:
         return False
 
@@ -232,46 +240,48 @@ def is_past_kill(run: Path) -> bool:
 
 def trained_lines(run: Path) -> list[Line]:
     """Return the lines of steps, without those of evaluations."""
-    return [line for line in metrics(run) if "loss" in line]
+    return [line for line in read_metrics(str(run)) if "loss" in line]
 
 
-def metrics(run: Path) -> list[Line]:
-    """Return the complete lines of a run's metrics.jsonl."""
-    path = run / "metrics.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def saved_steps(run: Path) -> list[int]:
-    """Return the steps that have a published checkpoint, in order."""
-    names = [path.name.removeprefix("step-") for path in run.glob("checkpoints/step-*")]
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def command(line: str, text: str | None = None) -> None:
+def command(*words: str, text: str | None = None) -> None:
     """Show a command and run it, with `text` on its stdin. If it fails, end the demo with its exit code."""
-    show(line)
-    exit_code = subprocess.run(arguments(line), env=environment(), input=text, text=True, check=False).returncode
-    if exit_code:
-        sys.exit(exit_code)
+    with started(words, stdin=None if text is None else subprocess.PIPE, text=True) as process:
+        process.communicate(text)
+    if process.returncode:
+        sys.exit(process.returncode)
 
 
-def show(line: str) -> None:
-    print(f"\n$ {line}", flush=True)
-    if line.startswith(LAUNCHER):
+@contextmanager
+def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Show a command and start it. At the end of the block none of its processes is left, whatever ended the block."""
+    print(f"\n$ {shlex.join(words)}", flush=True)
+    if words[0] == LAUNCHER:
         print("The launcher loads torch before it starts the ranks, which takes seconds.", flush=True)
-    elif "blanks" in line:
+    elif "clozeline.start.blanks" in words:
         print("It loads torch and transformers, which takes seconds.", flush=True)
 
+    process = subprocess.Popen(program(*words), env=environment(), **options)
+    try:
+        yield process
+    finally:
+        kill_all(process)
 
-def arguments(line: str) -> list[str]:
-    """Return the words of a command line, with the program that it starts: this Python's, or one that is in BIN."""
-    program, *rest = shlex.split(line)
-    if program == "clozeline":
-        return [sys.executable, "-m", "clozeline", *rest]
-    return [sys.executable if program == "python" else str(BIN / program), *rest]
+
+def kill_all(process: subprocess.Popen[Any]) -> None:
+    """SIGKILL a process and those that it started."""
+    with suppress(psutil.NoSuchProcess):
+        first = psutil.Process(process.pid)
+        for one in [*first.children(recursive=True), first]:
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+    process.wait()
+
+
+def program(name: str, *words: str) -> list[str]:
+    """Return a command with the program that it starts: this Python's, or one that is in BIN."""
+    if name == "clozeline":
+        return [sys.executable, "-m", "clozeline", *words]
+    return [sys.executable if name == "python" else str(BIN / name), *words]
 
 
 def environment() -> dict[str, str]:

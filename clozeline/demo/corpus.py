@@ -75,12 +75,12 @@ def modules_under(root: Path) -> Iterator[Path]:
 
 
 def docstrings(path: Path) -> str:
-    """Return the docstrings of a module, its classes and its functions; an empty string if it cannot be parsed."""
+    """Return the docstrings of a module, its classes and its functions; an empty string if it cannot be read or parsed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sources may contain invalid escapes
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
+        except (OSError, SyntaxError, ValueError, RecursionError):
             return ""
 
     texts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]

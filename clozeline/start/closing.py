@@ -9,12 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from clozeline.start.plan_file import Values, holds_out
 from schemas import progress
 from schemas.manifest import open_manifest
 from schemas.terminal import counted, padded
+from trainer.metrics.log import read_metrics
 
 FEW_HELD_OUT = 20  # documents
 
@@ -31,7 +31,8 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str], is_new: bo
     exported: the words of the export's command after its name. is_new: False if all steps were done before.
     """
     yield ""
-    found = _last_evaluation(os.path.join(output, "run", "metrics.jsonl"))
+    logged = read_metrics(os.path.join(output, "run"))
+    found = next((line for line in reversed(logged) if "eval_mlm_loss" in line), {})
     loss = found.get("eval_mlm_loss_masked", found.get("eval_mlm_loss"))
     if loss is not None:
         line = f"Loss on held-out documents: {loss:.2f} nats per blank"
@@ -57,9 +58,10 @@ def closing_lines(output: str, plan: Values, exported: Sequence[str], is_new: bo
             yield f"  {padded(os.path.join(output, name), 28)} {what}"
     yield f"  {padded(hf, 28)} the model, for transformers' from_pretrained"
     yield "Next:"
-    yield f"  clozeline inspect {os.path.join(output, 'pairs')} --rows 3"
-    yield f"  clozeline report {os.path.join(output, 'run')} ANOTHER/run    two runs on one page"
-    yield f"  clozeline finetune {hf} --task TASK.toml --output {os.path.join(output, 'task')}"
+    pairs, run, task = (shlex.quote(os.path.join(output, name)) for name in ("pairs", "run", "task"))
+    yield f"  clozeline inspect {pairs} --rows 3"
+    yield f"  clozeline report {run} ANOTHER/run    two runs on one page"
+    yield f"  clozeline finetune {shlex.quote(hf)} --task TASK.toml --output {task}"
     again = shlex.join(["clozeline", "start", str(plan["start"].get("folder", "FOLDER")), "--output", output])
     yield f"  change {os.path.join(output, 'clozeline.toml')} (run.max_hours, size, filters), and then:"
     yield f"  {again}"
@@ -88,12 +90,3 @@ def filled_lines(filled: Sequence[Sequence[str]]) -> Iterator[str]:
         if number == 1 and "____ (" in sentence:
             yield "The word in parentheses was hidden from the model:"
         yield from (sentence, f"    {words}")
-
-
-def _last_evaluation(path: str) -> dict[str, Any]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file if line.endswith("\n")]
-    except (OSError, ValueError):  # a damaged line: the report tells of it
-        return {}
-    return next((line for line in reversed(lines) if "eval_mlm_loss" in line), {})
