@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain
 from textwrap import wrap
 from typing import Any
 
@@ -53,6 +53,9 @@ BAR_WIDTH = 32  # characters of the longest bar
 VOCABULARY_SIZES = ((2_000_000, 4_000), (50_000_000, 8_000), (500_000_000, 16_000))
 """(bytes of text, entries) up to which that many entries suffice."""
 LARGE_VOCABULARY = 30_522
+
+ARROW_STREAM = b"\xff" * 4
+"""The first bytes of Arrow's streams, as datasets writes them. Ours are files."""
 
 
 def entries_for(text_bytes: int) -> int:
@@ -115,14 +118,16 @@ def inspect(path: str, rows: int) -> Iterator[str]:
 def show_shard(path: str, rows: int) -> Iterator[str]:
     """Yield the first rows of a shard, decoded. Raises DataError if it is not a readable shard."""
     data = storage.read(path)
+    if data.startswith(ARROW_STREAM):  # a corpus: none of ours is one
+        yield from explain(path, rows)
+        return
     columns = shards.columns_of(data, path)
     folder, _, name = path.rpartition("/")
     folder = folder or "."
     yield f"\n{path}"
 
     if columns[: len(shards.TEXT_SCHEMA)] == shards.TEXT_SCHEMA.names:
-        documents = shards.decode_text(data, path)
-        yield from islice(show_text(documents), rows)
+        yield from show_text(shards.decode_text(data, path).slice(0, rows))
     elif columns == shards.COUNTS_BY_SOURCE_SCHEMA.names:
         by_source = shards.decode_table(data, path, shards.COUNTS_BY_SOURCE_SCHEMA)
         rules = name.partition("-")[0]
@@ -143,7 +148,7 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
         schema = shards.schema_of_pairs(data, path, vocabulary.size)
         pairs = shards.decode_table(data, path, schema)
-        yield from islice(show_pairs(pairs, vocabulary), rows)
+        yield from show_pairs(pairs.slice(0, rows), vocabulary)
 
 
 def counted_tokens(path: str) -> tuple[str, ...] | None:

@@ -1,4 +1,4 @@
-"""Looks at a folder before anything is made of it: kinds, encodings and copies of files, keys of texts, languages.
+"""Looks at a folder before anything is made of it: kinds and encodings of files, keys of texts, languages.
 
 Up to MAX_OPENED files are opened, SAMPLE documents are read, and small compressed files to their end, so this takes
 seconds for any folder. The amounts are estimates; `shard` says what became of every file.
@@ -7,7 +7,6 @@ seconds for any folder. The amounts are estimates; `shard` says what became of e
 from __future__ import annotations
 
 import csv
-import hashlib
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -21,14 +20,15 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from pipeline.readers.bzip2_blocks import check_end
+from pipeline.readers.columnar import open_parquet
 from pipeline.readers.encodings import AUTO, UTF8
-from pipeline.readers.formats import ForeignFileError, advice_on, named_format
+from pipeline.readers.formats import ForeignFileError, Format, advice_on, named_format
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected, TextLayout, place_in_words
-from pipeline.readers.sampling import is_bad, sample
+from pipeline.readers.sampling import PLACES, is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
@@ -37,13 +37,11 @@ from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.storage import concurrently
 from schemas.terminal import counted, megabytes
 
 MAX_OPENED = 1000
-"""Files that are opened, and that are compared. Of further ones, their names alone tell what they are."""
-
-END_BYTES = 64 << 10  # at both ends of files of equal size, which are compared first
-MAX_COMPARED_BYTES = 256 << 20  # of files that are read whole, because their ends agree
+"""Files that are opened. Of further ones, their names alone tell what they are."""
 
 MAX_DECOMPRESSED = 16 << 20
 """Bytes of compressed files that are decompressed to their end, to see whether it is there."""
@@ -76,11 +74,10 @@ class Look:
 
     text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
-    identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. copies: files with the
-    same bytes as another one. are_all_copies: False if there were too many files or bytes to compare. ranges: the files
-    that count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on
-    each file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that
-    cannot be read, unless no other is left. odd: one on files that text_layout may not suit.
+    identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. ranges: the files that
+    count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on each
+    file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that cannot
+    be read, unless no other is left. odd: one on files that text_layout may not suit.
     """
 
     kinds: list[Kind]
@@ -90,8 +87,6 @@ class Look:
     documents: int
     languages: dict[str, float]
     encodings: dict[str, int]
-    copies: int
-    are_all_copies: bool = True
     ranges: list[FileRange] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
@@ -110,13 +105,15 @@ class Look:
 class _Sampled:
     """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text.
 
-    bad: the records that are none. bad_files: a sentence on the first of them in each file, by path.
+    is_all: no record was left out. bad: the records that are none. bad_files: a sentence on the first of them in each
+    file, by path.
     """
 
     documents: int = 0
     text_bytes: int = 0
     record_bytes: int = 0
     by_language: Counter[str] = field(default_factory=Counter)
+    is_all: bool = False
     bad: int = 0
     bad_files: dict[str, str] = field(default_factory=dict)
 
@@ -138,7 +135,11 @@ def look_at(folder: str) -> Look:
         files = list_inputs(folder).files
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--input ")) from error
-    found = [_found(file, is_opened=number < MAX_OPENED) for number, file in enumerate(files)]
+    opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
+    found = [
+        *opens(_opened, files[:MAX_OPENED]),
+        *(_whole(file, named_format(file.path)) for file in files[MAX_OPENED:]),
+    ]
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
     faults = _refused(files, found) | _cut_off(readable[:MAX_OPENED])
@@ -155,7 +156,6 @@ def look_at(folder: str) -> Look:
     all_faults = [*faults.values(), *bad.values()]
     if survey.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
-    copies, are_all_copies = _copies([one.file for one in readable])
     mean_bytes = sum(one.text_bytes for one in survey.sums) / sum(one.documents for one in survey.sums)
     return Look(
         kinds,
@@ -167,8 +167,6 @@ def look_at(folder: str) -> Look:
         encodings=dict(
             Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO)).most_common()
         ),
-        copies=copies,
-        are_all_copies=are_all_copies,
         ranges=survey.ranges,
         faults=all_faults,
         unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
@@ -220,9 +218,6 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     yield f"About {text}; languages: {languages or '?'}."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
-    if look.copies:
-        least = "" if look.are_all_copies else "at least "
-        yield f"Copies: {least}{counted(look.copies, 'file')} with the same bytes as another one."
     yield from _first(look.faults)
     if look.odd:
         yield look.odd
@@ -243,14 +238,17 @@ def _why_unread(kind: Kind) -> str:
     return f" without text{advice_on('without text', kind.name)}" if kind.is_read else advice_on(kind.name)
 
 
-def _found(file: InputFile, is_opened: bool) -> FileRange | DataError:
-    """Return the whole file as a range with its format, or why it is not read: ForeignFileError if it is left out."""
-    file_range = next(ranges_of(file, "auto" if is_opened else named_format(file.path) or "auto", AUTO))
-    file_range = replace(file_range, end=file.size, in_folder=True)
+def _opened(file: InputFile) -> FileRange | DataError:
+    """Return a file as a range with its format, or why it is not read: ForeignFileError if it is left out."""
     try:
-        return with_format(file_range) if is_opened else file_range
+        return with_format(_whole(file, None))
     except DataError as error:
         return error
+
+
+def _whole(file: InputFile, file_format: Format | None) -> FileRange:
+    """Return a file as a range. file_format: None if it is not known."""
+    return replace(next(ranges_of(file, file_format or "auto", AUTO)), end=file.size, in_folder=True)
 
 
 def _refused(files: list[InputFile], found: list[FileRange | DataError]) -> dict[str, str]:
@@ -300,52 +298,13 @@ def _kinds(files: list[InputFile], found: list[FileRange | DataError]) -> list[K
     return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
 
 
-def _copies(files: list[InputFile]) -> tuple[int, bool]:
-    """Return how many files have the bytes of another one, and whether all were compared.
-
-    Only files of equal size are read, at first their ends, and none of a store.
-    """
-    sizes = Counter(file.size for file in files)
-    alike = [file for file in files if file.size and sizes[file.size] > 1 and storage.is_local(file.path)]
-    by_ends: dict[tuple[int, bytes], list[InputFile]] = defaultdict(list)
-    for file in alike[:MAX_OPENED]:
-        with suppress(OSError):  # `shard` says what is wrong
-            by_ends[file.size, _hash_of_ends(file)].append(file)
-
-    copies, are_all, left = 0, len(alike) <= MAX_OPENED, MAX_COMPARED_BYTES
-    for (size, _), group in sorted(by_ends.items(), key=lambda item: item[0]):
-        if len(group) == 1:
-            continue
-        if size <= 2 * END_BYTES:
-            copies += len(group) - 1
-            continue
-        compared = group[: left // size] if left >= 2 * size else []
-        left -= size * len(compared)
-        are_all = are_all and len(compared) == len(group)
-        with suppress(OSError):
-            copies += len(compared) - len({_hash(file.path) for file in compared})
-    return copies, are_all
-
-
-def _hash_of_ends(file: InputFile) -> bytes:
-    with open(file.path, "rb") as opened:
-        ends = opened.read(END_BYTES)
-        opened.seek(max(END_BYTES, file.size - END_BYTES))
-        return hashlib.blake2b(ends + opened.read(END_BYTES)).digest()
-
-
-def _hash(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
-
-
 def _text_keys(ranges: list[FileRange]) -> str:
     """Return the keys of all texts as alternatives: "text" first, then those of most files."""
     files: Counter[str] = Counter()
-    for file_range in ranges:
-        if file_range.format in ROWS_OF:
-            with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
-                files[text_key(file_range)] += 1
+    tables = [one for one in ranges if one.format in ROWS_OF]
+    for file_range in tables[:: -(-len(tables) // MAX_OPENED) or 1]:
+        with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
+            files[text_key(file_range)] += 1
     return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
 
 
@@ -361,7 +320,9 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
     read: dict[str, UndecodableBytes] = {}
     files = {one.path for one in ranges}
     undecodable: dict[str, str] = {}
+    seen: Counter[str] = Counter()
     for record, file_range in _records(ranges, options, SAMPLE, faults):
+        seen[_file_of(file_range.path, files)] += 1
         if not isinstance(record, ForeignFileError):
             new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
             _check_bytes(read.setdefault(file_range.path, new), record, undecodable)
@@ -375,6 +336,7 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
         elif isinstance(record, Rejected) and is_bad(record, file_range):
             sums.bad += 1
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
+    sums.is_all = all(count < SAMPLE // len(ranges) for count in seen.values())
     for counted_bytes in read.values():
         _check_bytes(counted_bytes, None, undecodable)
     for path, fault in undecodable.items():
@@ -438,11 +400,23 @@ def _records(
 
 def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
     """Return the bytes of text in these files, about; at least what was read, as how much files shrank is not known."""
-    if not sampled.documents:
-        return 0
+    if not sampled.documents or sampled.is_all:
+        return sampled.text_bytes
+    if ranges[0].format == "parquet":
+        return round(_rows(ranges) * sampled.text_bytes / (sampled.documents + sampled.bad))
     stored = sum(one.weight if one.compression else one.size for one in ranges)
     share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
     return max(int(stored * min(share, 10)), sampled.text_bytes)
+
+
+def _rows(ranges: list[FileRange]) -> int:
+    """Return the rows of Parquet files, about: what some files say of themselves."""
+    rows = read = 0
+    for one in ranges[:: -(-len(ranges) // PLACES)]:
+        with suppress(DataError, pa.ArrowException, *DECOMPRESSION_ERRORS), open_range(one.file) as opened:
+            rows += open_parquet(opened, one.display_path).metadata.num_rows
+            read += one.size
+    return rows * sum(one.size for one in ranges) // max(read, 1)
 
 
 def _shares(by_language: Counter[str]) -> dict[str, float]:

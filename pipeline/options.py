@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipeline.flags import OneOf, fraction, option, share, switch, switch_pair
 from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
-from schemas.command_line import folder_path, positive
+from schemas.command_line import folder_path, positive, whole_number_from
 from schemas.errors import UsageError
 from schemas.masking import KINDS
 from schemas.vocabulary_kinds import VOCABULARY_KINDS, flags_of_others, kind_of
@@ -168,7 +168,9 @@ class ShardJob:
         check=positive,
         help="number of text shards (default: one per 8 MB of text; in a large corpus, per --shard_megabytes)",
     )
-    shard_megabytes: int = option(64, check=positive, help="maximum mean size of a shard, in MB of text")
+    shard_megabytes: int = option(
+        64, check=whole_number_from(1, 2000), help="maximum mean size of a shard, in MB of text"
+    )
     shuffle: Shuffle | Literal["auto"] = shuffle_flag("documents travel to their shards")
     max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
     max_undecodable_ratio: float = option(

@@ -75,7 +75,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
         yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
     elif name.endswith(".toml"):
         yield from _of_settings(path)
-    elif name.endswith(".html"):
+    elif name.endswith(".html") and what_is(folder or ".") not in ("", EMPTY):
         yield from (f"{path}: a page", *next_is("open it with a browser"))
     elif name == LEDGER and storage.exists(storage.join(folder or ".", NAME)):
         yield f"{path}: the ledger of {what_is(folder or '.')}, a table of what was left out or cut, and why"

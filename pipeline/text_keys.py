@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
 from pipeline.readers.columnar import open_arrow, open_parquet, without_times
+from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
+from pipeline.readers.jsonl import load_json
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 
@@ -26,7 +27,7 @@ def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
     lengths: Counter[str] = Counter()
     for row in islice(ROWS_OF[file_range.format](file_range), ROWS):
-        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, str) and name})
+        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, str | bytes) and name})
 
     usual = [name for name in USUAL if lengths[name]]
     most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
@@ -45,7 +46,7 @@ def head_lines(file_range: FileRange) -> list[str]:
 def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     for line in head_lines(file_range):
         try:
-            row = json.loads(line)
+            row = load_json(line)
         except ValueError:
             continue
         if isinstance(row, dict):
@@ -54,6 +55,9 @@ def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
 
 def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     lines = head_lines(file_range)
+    named = NAMED_DELIMITER.fullmatch(f"{lines[0]}\n") if lines else None
+    if named is not None:
+        return csv.DictReader(lines[1:], delimiter=named[1])
     header = lines[0] if lines else ""
     delimiter = max("\t,;", key=header.count)
     return csv.DictReader(lines, delimiter=delimiter)

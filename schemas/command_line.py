@@ -14,6 +14,7 @@ import sys
 import textwrap
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 from typing import Any, NoReturn, Protocol
 
 from schemas.errors import ClozelineError, UsageError, nearest_name
@@ -316,12 +317,14 @@ def local_folder(text: str) -> str:
     return folder
 
 
-def whole_number_from(lowest: int) -> Callable[[str], int]:
-    """Return a check for an argument that must be a whole number of at least `lowest`."""
+def whole_number_from(lowest: int, highest: float = inf) -> Callable[[str], int]:
+    """Return a check for an argument that must be a whole number of at least `lowest` and at most `highest`."""
     expected = "above 0" if lowest == 1 else f"of {lowest} or more"
+    if highest < inf:
+        expected = f"from {lowest} to {highest:,}"
 
     def whole_number(text: str) -> int:
-        if not text.isdecimal() or int(text) < lowest:
+        if not text.isdecimal() or not lowest <= int(text) <= highest:
             raise ArgumentTypeError(f"{text!r} is not a whole number {expected}")
         return int(text)
 

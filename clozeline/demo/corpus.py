@@ -75,7 +75,7 @@ def modules_under(root: Path) -> Iterator[Path]:
 
 
 def docstrings(path: Path) -> str:
-    """Return the docstrings of a module, its classes and its functions; an empty string if it cannot be read or parsed."""
+    """Return the docstrings of a module, its classes and functions; an empty string if it cannot be read or parsed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sources may contain invalid escapes
         try:

@@ -89,7 +89,6 @@ def _sections(megabytes: int, machine: Machine, hours: float, language: str = "e
         documents=text_bytes // BYTES_OF_DOCUMENT,
         languages={language: 1.0},
         encodings={},
-        copies=0,
     )
     return decide("corpus", look, machine, hours, None)
 

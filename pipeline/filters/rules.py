@@ -307,7 +307,7 @@ def chosen_rules(given: str, language: str | None, sentence_rules: str = "") -> 
             else:
                 unfit.append(name)
     if not chosen:
-        raise UsageError(f"--filters {given} leaves no rule for --language {language}. Leave it out.")
+        raise UsageError(f"--filters {given} leaves no rule for --language {language or 'auto'}. Leave it out.")
     return chosen, unfit
 
 
@@ -336,7 +336,7 @@ def _read(path: str) -> tuple[list[str], dict[str, Any]]:
     shown = storage.printable(path)
     try:
         content = tomllib.loads(storage.read_named("--filters", path).decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/filters.md has an example.") from error
 
     sets = content.pop("sets", [])

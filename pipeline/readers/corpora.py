@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from pipeline.readers.listing import Listing, list_inputs, without
+from pipeline.readers.listing import Listing, in_full, list_inputs, without
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 from schemas.terminal import counted, print_note
@@ -63,7 +63,7 @@ def read_corpora(path: str) -> list[Corpus]:
     shown = f"--inputs {storage.printable(path)}"
     try:
         content = tomllib.loads(storage.read_named("--inputs", path).decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{shown} is not TOML: {error}. docs/own_corpus.md has an example.") from error
 
     tables = content.pop("corpus", None)
@@ -115,7 +115,7 @@ def list_corpora(corpora: list[Corpus], exclude: Sequence[str]) -> list[Listing]
     owners: dict[str, str] = {}
     for corpus, listing in zip(corpora, listings, strict=True):
         for file in listing.files:
-            other = owners.setdefault(file.path, corpus.name)
+            other = owners.setdefault(in_full(file.path), corpus.name)
             if other != corpus.name:
                 shown = storage.printable(file.path)
                 raise UsageError(f"{shown} is in two corpora of --inputs, {other!r} and {corpus.name!r}.")

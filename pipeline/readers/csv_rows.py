@@ -59,7 +59,7 @@ _QUOTE = b'"'
 _COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
 
-_NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
+NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
 
 _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
@@ -125,7 +125,7 @@ def _named_delimiter(lines: _Lines) -> tuple[str, ...]:
     """Skip a first line like `sep=;`, as spreadsheets write it, and return its delimiter; () if there is none."""
     lines.begin_row()
     try:
-        named = _NAMED_DELIMITER.fullmatch(next(lines, ""))
+        named = NAMED_DELIMITER.fullmatch(next(lines, ""))
     except _RowTooLongError:
         named = None
     if named is None:

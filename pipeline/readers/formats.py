@@ -292,11 +292,11 @@ def _format_that_begins(head: bytes, text: bytes) -> Format | None:
 
 def named_format(path: str) -> Format | None:
     """Return the format that the name of a file stands for, or None."""
-    name = _plain_name(path)
+    name = plain_name(path)
     return next((found for found, reader in READERS.items() if name.endswith(reader.suffixes)), None)
 
 
-def _plain_name(path: str) -> str:
+def plain_name(path: str) -> str:
     """Return a path in lower case, without a compression suffix."""
     name = long_name(path)
     return name.rpartition(".")[0] if compression_of(path) else name
@@ -304,12 +304,12 @@ def _plain_name(path: str) -> str:
 
 def _may_be_dump(path: str) -> bool:
     """Return whether a file has the name of XML, of which only dumps of MediaWiki are read, known by their content."""
-    return _plain_name(path).endswith(".xml")
+    return plain_name(path).endswith(".xml")
 
 
 def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:
     # Not .so, .fa and .eml, which also end the names of Somali, Farsi and Emilian texts.
-    suffix = os.path.splitext(_plain_name(path))[1]
+    suffix = os.path.splitext(plain_name(path))[1]
     for kind in kinds:
         if suffix in kind.suffixes.split():
             raise _refusal(shown, kind)

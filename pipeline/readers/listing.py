@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from glob import glob
+from glob import escape, glob
 from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
@@ -28,7 +28,6 @@ _VERSION_FIELDS = (
     ("generation",),
     ("ETag",),
     ("etag",),
-    ("mtime", "ino"),
     ("mtime",),
     ("modificationTime",),
     ("LastModified",),
@@ -83,15 +82,22 @@ def list_inputs(*patterns: str) -> Listing:
     # In this thread if there is one, so that Ctrl-C ends a store's slow listing.
     listed = concurrently(_files_of_pattern, members) if len(members) > 1 else map(_files_of_pattern, members)
     by_path: dict[str, InputFile] = {}
+    known: dict[str, str] = {}  # how a file's path was written first
     named: set[str] = set()
     folders: list[str] = []
     for member, (files, is_folder) in zip(members, listed, strict=True):
+        files = [file for file in files if known.setdefault(in_full(file.path), file.path) == file.path]
         by_path |= {file.path: file for file in files}
         if is_folder:
             folders.append(member)
         else:
             named.update(file.path for file in files)
     return Listing([by_path[path] for path in sorted(by_path)], frozenset(by_path.keys() - named), folders)
+
+
+def in_full(path: str) -> str:
+    """Return a local path as an absolute one, which all its spellings have in common, and a URL as it is."""
+    return os.path.abspath(path) if storage.is_local(path) else path
 
 
 def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
@@ -103,7 +109,7 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
     paths = [file.path for listing in listings for file in listing.files]
     left_out: set[str] = set()
     for name in names:
-        found = {path for path in paths if _stands_for(name.strip().rstrip("/"), path)}
+        found = {path for path in paths if _stands_for(name, path)}
         if not found:
             raise UsageError(
                 f"--exclude {name} is none of the {len(paths):,} files of the input. Check its name, or "
@@ -118,6 +124,9 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
 
 
 def _stands_for(name: str, path: str) -> bool:
+    if name.startswith((".", "/", "~")) and os.path.exists(name):  # another spelling than that of --input
+        name, path = in_full(name), in_full(path)
+    name = name.rstrip("/")
     forms = (name, f"*/{name}", f"{name}/*", f"*/{name}/*")
     return f"/{name}/" in f"/{path}/" or any(fnmatchcase(path, form) for form in forms)
 
@@ -150,6 +159,9 @@ def _versions(entry: dict[str, Any]) -> list[str]:
 def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
     """Return the files that a pattern names, and whether it is a folder."""
     fs, path = storage.filesystem(pattern)
+    if isinstance(fs, LocalFileSystem) and _WILDCARD.search(pattern) and not _is_local(pattern):
+        before = path.removesuffix(pattern)  # the working directory, whose name is no pattern
+        path = escape(before) + path[len(before) :]
     entries, is_folder = _matches(fs, path, pattern)
 
     # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.

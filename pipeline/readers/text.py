@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _BLANKS = b" \t\r\n\v\f"
 _RETURN = ord("\r")
 # The end of a line is \n or \r\n, and \r where no \n follows, as on old Macs. In \r\r\n, the first \r is none.
-_LONE_RETURNS = re.compile(rb"\r+(?![\r\n])")
+_LONE_RETURNS = re.compile(rb"(?<!\r)\r++(?!\n)")
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
 
 # Spaces of Unicode, and characters without width: a line of nothing else is blank.

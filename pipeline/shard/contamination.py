@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,18 +21,19 @@ from typing import Any
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.feather as feather
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.near_duplicates.signatures import hash_words
-from pipeline.readers.columnar import without_times
+from pipeline.readers.columnar import open_arrow, without_times
 from pipeline.readers.csv_rows import DELIMITERS, TAB_SUFFIXES
 from pipeline.readers.encodings import UTF8, wide_encoding
-from pipeline.readers.formats import binary_kind
+from pipeline.readers.formats import binary_kind, named_format, plain_name
+from pipeline.readers.jsonl import load_json
 from pipeline.readers.open import compression_of, open_plain
 from pipeline.readers.ranges import HEAD_BYTES
-from pipeline.readers.record import BYTE_ORDER_MARK, MAX_UNDECODABLE_RATIO
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO
+from pipeline.shard.cleaning import clean
 from schemas import storage
 from schemas.errors import DataError
 from schemas.randomness import key, mix, numbers
@@ -97,7 +99,7 @@ def read_evaluation_sets(paths: list[str], words: int = RUN_WORDS) -> Evaluation
     hashes: list[Hashes] = []
     skipped = 0
     for path in paths:
-        runs = [run_hashes(text, words) for text in texts_of(path)]
+        runs = [run_hashes(clean(text, Counter()), words) for text in texts_of(path)]
         skipped += sum(len(of_text) == 0 for of_text in runs)
         hashes.append(np.unique(np.concatenate([np.zeros(0, np.uint64), *runs])))
         if len(hashes[-1]) == 0:
@@ -113,7 +115,7 @@ def read_evaluation_sets(paths: list[str], words: int = RUN_WORDS) -> Evaluation
 
 
 def run_hashes(text: str, words: int) -> Hashes:
-    """Return a hash of each run of this many consecutive words of a text, ignoring case: none if it has fewer."""
+    """Return a hash of each run of this many consecutive words of a clean text, ignoring case: none if it has fewer."""
     words_W, _ = hash_words(text.lower())
     last_start = len(words_W) - words + 1
     if last_start <= 0:
@@ -131,18 +133,20 @@ def texts_of(path: str) -> Iterator[str]:
     """Yield the texts of a file in any form that evaluation sets have: JSON, CSV, TSV, Parquet, Arrow or text."""
     shown = storage.printable(path)
     compression = compression_of(path)
-    name = path.lower().rpartition(".")[0] if compression else path.lower()
     try:
         with open_plain(io.BytesIO(storage.read_named("--decontaminate", path)), shown, compression) as file:
-            if name.endswith((".jsonl", ".json")):
-                yield from _strings(_values(file.read().removeprefix(BYTE_ORDER_MARK)))
-            elif name.endswith((".parquet", ".arrow", ".feather")):
-                data = io.BytesIO(file.read())
-                table = pq.read_table(data) if name.endswith(".parquet") else feather.read_table(data)
+            data = file.read()
+            name = named_format(path)
+            if name == "jsonl":
+                yield from _strings(_values(_decoded(data, shown)))
+            elif name == "parquet":
+                yield from _strings(without_times(pq.read_table(io.BytesIO(data))).to_pylist())
+            elif name == "arrow":
+                table = open_arrow(io.BytesIO(data), shown).read_all()
                 yield from _strings(without_times(table).to_pylist())
             else:
-                lines = io.StringIO(_decoded(file.read(), shown), newline="")
-                yield from _strings(_rows(lines, name) if name.endswith((".csv", *TAB_SUFFIXES)) else lines)
+                lines = io.StringIO(_decoded(data, shown), newline="")
+                yield from _strings(_rows(lines, path) if name == "csv" else lines)
     except (OSError, ValueError, EOFError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise DataError(
             f"--decontaminate {shown} cannot be read: {str(error).rstrip('.')}. Give JSON lines, a table or text."
@@ -164,21 +168,21 @@ def _decoded(data: bytes, shown: str) -> str:
     return text
 
 
-def _rows(lines: io.StringIO, name: str) -> Iterable[list[str]]:
+def _rows(lines: io.StringIO, path: str) -> Iterable[list[str]]:
     """Return the rows of CSV, whose delimiter is the one that its first line has most often, or of TSV."""
     first_line = lines.readline()
     lines.seek(0)
     csv.field_size_limit(sys.maxsize)
-    delimiter = "\t" if name.endswith(TAB_SUFFIXES) else max(DELIMITERS, key=first_line.count)
+    delimiter = "\t" if plain_name(path).endswith(TAB_SUFFIXES) else max(DELIMITERS, key=first_line.count)
     return csv.reader(lines, delimiter=delimiter)
 
 
-def _values(data: bytes) -> list[Any]:
+def _values(text: str) -> list[Any]:
     """Return the values of JSON lines, or the only value of a JSON file, such as SQuAD's."""
     try:
-        return [orjson.loads(data)]
-    except orjson.JSONDecodeError:
-        return [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
+        return [load_json(text)]
+    except ValueError:
+        return [load_json(line) for line in text.split("\n") if line.strip()]
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:

@@ -48,12 +48,12 @@ def known_codes() -> frozenset[str]:
 
 
 def sampled(text: str) -> str:
-    """Return a text on one line; of a long one, evenly spaced samples."""
+    """Return a text on one line, without lone surrogates; of a long one, evenly spaced samples."""
     length = SAMPLES * SAMPLE_CHARACTERS
     if len(text) > length:
         gap = (len(text) - SAMPLE_CHARACTERS) // (SAMPLES - 1)
         text = " ".join(text[place : place + SAMPLE_CHARACTERS] for place in range(0, gap * SAMPLES, gap))
-    return " ".join(text.split())
+    return " ".join(text.split()).encode(errors="replace").decode()
 
 
 @cache

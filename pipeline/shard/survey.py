@@ -200,10 +200,11 @@ def _no_document_message(added: Report) -> str:
 
     sentences = ["The input holds no document with any text in it."]
     if added["ledger"]:
-        causes = ", ".join(
-            f"{count:,} x {reason} ({source}){advice_on(reason, source)}" for reason, source, count in added["ledger"]
-        )
-        sentences.append(f"Left out: {causes}.")
+        most = sorted(added["ledger"], key=lambda entry: -entry[2])[:_LISTED_REASONS]
+        causes = [f"{count:,} x {reason} ({source}){advice_on(reason, source)}" for reason, source, count in most]
+        further = len(added["ledger"]) - len(most)
+        causes += [f"{further:,} further kinds"] if further else []
+        sentences.append(f"Left out: {', '.join(causes)}.")
     if cleaned:
         sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in cleaned.items())}.")
 

@@ -27,7 +27,6 @@ def look_at(megabytes: float) -> Look:
         documents=1000,
         languages={"en": 1.0},
         encodings={},
-        copies=0,
     )
 
 

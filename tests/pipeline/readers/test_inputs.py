@@ -1,3 +1,5 @@
+import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -7,7 +9,7 @@ import pytest
 
 from pipeline.readers import inputs
 from pipeline.readers.inputs import FileRange, plan_splits, with_format
-from pipeline.readers.listing import list_inputs, matching_files
+from pipeline.readers.listing import is_unchanged, list_inputs, matching_files, without
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from schemas.errors import DataError, UsageError
@@ -232,3 +234,42 @@ def test_a_damaged_parquet_file_is_named_before_the_job_starts_and_by_workers(
     (split,) = plan_splits(matching_files(str(tmp_path / "*.parquet")), "auto")
     with pytest.raises(DataError, match="not a readable Parquet file"):
         records_of(split.ranges[1])
+
+
+def test_a_file_is_one_however_its_path_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    (tmp_path / "b.txt").write_text("words")
+    monkeypatch.chdir(tmp_path)
+    spellings = ["a.txt", "./a.txt", str(tmp_path / "a.txt"), "b.txt", f"{tmp_path}/*"]
+    found = list_inputs(*spellings)
+    assert [file.path for file in found.files] == ["a.txt", "b.txt"]
+    for exclude in ("./a.txt", str(tmp_path / "a.txt")):
+        assert [file.path for file in without([found], [exclude])[0].files] == ["b.txt"]
+
+
+def test_brackets_in_the_name_of_the_working_directory_are_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old [1]" / "in").mkdir(parents=True)
+    (tmp_path / "old [1]" / "in" / "a.txt").write_text("words")
+    monkeypatch.chdir(tmp_path / "old [1]")
+    for pattern in ("in/*.txt", "**/*.txt", "*/a.txt", "in"):
+        assert [file.path for file in list_inputs(pattern).files] == ["in/a.txt"]
+
+
+def test_a_file_that_moved_with_its_time_is_unchanged(tmp_path: Path) -> None:
+    first = tmp_path / "a.txt"
+    first.write_text("words")
+    [listed] = list_inputs(str(first)).files
+    shutil.copy2(first, tmp_path / "b.txt")
+    (tmp_path / "b.txt").rename(first)
+    assert is_unchanged(str(first), listed.version)
+    os.utime(first, (1, 1))
+    assert not is_unchanged(str(first), listed.version)
+
+
+def test_many_carriage_returns_take_no_longer_than_other_bytes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one" + b"\r" * 400_000 + b"\ntwo")
+    [split] = plan_splits(list_inputs(str(tmp_path / "a.txt")).files, "auto")
+    records = read_records(with_format(split.ranges[0]), RecordOptions("text", "line"))
+    assert [record.text.strip() for record in records if isinstance(record, Record)] == ["one", "two"]

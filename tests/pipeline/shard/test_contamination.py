@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets, r
 from schemas.errors import DataError
 from tests.pipeline.readers.office_files import docx, word, zipped
 
-QUESTION = "Which of the four rivers that rise in this part of the country is the longest of all?"
+QUESTION = "Which of the four rivers that rise at cafés in this part of the country is the longest of all?"
 SHORT = "Which river is the longest?"
 
 
@@ -45,8 +46,14 @@ def write_sets(folder: Path) -> list[str]:
     (folder / "dev.tab").write_text(f"id\tquestion\n7\t{QUESTION}\n")
     (folder / "dev3.csv").write_text(f"id;question\n7;{QUESTION.replace('that', 'that,')}\n")
     (folder / "dev.txt").write_text(f"{SHORT}\n{QUESTION}\n")
-    pq.write_table(pa.Table.from_pylist(rows), folder / "dev.parquet")
-    feather.write_feather(pa.Table.from_pylist(rows), folder / "dev.feather")
+    (folder / "dev.ndjson").write_text(json.dumps({"question": QUESTION, "score": float("nan")}))
+    (folder / "decomposed.txt").write_text(unicodedata.normalize("NFD", QUESTION))
+    table = pa.Table.from_pylist(rows)
+    for name in ("dev.parquet", "dev.pq"):
+        pq.write_table(table, folder / name)
+    feather.write_feather(table, folder / "dev.feather")
+    with pa.ipc.new_stream(folder / "dev.arrow", table.schema) as stream:
+        stream.write(table)
     return sorted(map(str, folder.iterdir()))
 
 
