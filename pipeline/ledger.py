@@ -21,8 +21,6 @@ from pipeline.shard.run_buffer import BEYOND_SHARE
 from schemas.manifest import LedgerEntry, Manifest
 from schemas.text_facts import MAX_LISTED, LeftOut, cut
 
-LEDGER_FILE = "ledger.parquet"
-
 LEDGER_SCHEMA = pa.schema(
     [
         ("stage", pa.string()),

@@ -17,8 +17,6 @@ from schemas.pages import render
 from schemas.terminal import counted, megabytes
 from schemas.text_facts import CorpusFacts, TextFacts, domains_of, largest_first, with_others
 
-CARD_FILE = "card.html"
-
 STAGES = {
     "read": "Reading",
     "language": "Languages (--languages, --min_language_confidence)",

@@ -28,7 +28,7 @@ from pipeline.beam.local import FINISHED_PIECES, WorkerLostError, run_locally
 from pipeline.beam.remote import EngineError, JobStoppedError, NotSubmittedError
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
-from pipeline.commit.finished import Wanted, finished_manifest, warn_of_other_files
+from pipeline.commit.finished import Wanted, check_other_files, finished_manifest
 from pipeline.commit.leases import Lease, all_held
 from pipeline.commit.publish import clean_up, published_at
 from pipeline.commit.staging import Staging
@@ -120,7 +120,7 @@ def run_job(
     if finished is not None:
         return finished
     execution = plan()
-    warn_of_other_files(staging.output)
+    check_other_files(wanted, staging.output)
     return execute(execution, command)
 
 

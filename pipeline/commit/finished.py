@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.commit.publish import clean_up_after_kill
+from pipeline.commit.publish import clean_up_after_kill, would_replace
 from pipeline.commit.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
@@ -93,11 +93,21 @@ def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool
     return True
 
 
-def warn_of_other_files(output: str) -> None:
-    """Print a warning with the first file or folder of an output folder in which no job has worked yet."""
+def check_other_files(wanted: Wanted, output: str) -> None:
+    """Look for files of others in an output folder in which no job has worked yet.
+
+    Raises UsageError, unless `overwrite` is on, if the result would replace one. Otherwise prints a warning with the
+    first.
+    """
     names = storage.names(output)
     if manifests.NAME in names or any(name.startswith(UNFINISHED) for name in names):
         return
+    lost = [name for name in names if would_replace(wanted.kind, name)]
+    if lost and not wanted.overwrite:
+        raise UsageError(
+            f"--output {storage.printable(output)} holds {lost[0]}, which no job of ours wrote there and the result "
+            "would replace. Give a new --output, or --overwrite to replace it."
+        )
     others = [name for name in names if not BEFORE_RUNS.fullmatch(name)]
     if others:
         tell_warning(

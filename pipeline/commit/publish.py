@@ -57,6 +57,9 @@ from schemas.storage import concurrently, remove_folder
 from schemas.vocabulary import TOKENIZER_FILES
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
+CARD_FILE = "card.html"
+LEDGER_FILE = "ledger.parquet"
+
 _PARTS = r"|manifest-(shards|inputs)-\d+-of-\d+\.json"
 _COUNTS = "|".join(name for kind in VOCABULARY_KINDS.values() for name in kind.counted_as.values())
 _REPLACED = {
@@ -69,6 +72,12 @@ _REPLACED = {
 """Paths that only a job of each kind writes, and that its next result may lack. Old ones are removed at publication."""
 
 Item = TypeVar("Item")
+
+
+def would_replace(kind: FolderKind, name: str) -> bool:
+    """Return whether a result of this kind replaces or removes a file or a folder of this name in its folder."""
+    is_page = kind in ("text", "pairs") and name in (CARD_FILE, LEDGER_FILE)
+    return is_page or any(re.fullmatch(_REPLACED[kind], path) for path in (name, f"{name}/"))
 
 
 def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] | None = None) -> None:

@@ -77,7 +77,7 @@ def check_counts_folder(folder: str, overwrite: bool) -> None:
 
     With `overwrite`, a manifest that cannot be read is replaced.
     """
-    kind = _kind_of(folder, overwrite)
+    kind = kind_of_result(folder, overwrite)
     if kind not in (None, "counts"):
         raise UsageError(
             f"--counts {storage.printable(folder)} holds finished {kind}, and counts need a separate folder. Give "
@@ -85,7 +85,7 @@ def check_counts_folder(folder: str, overwrite: bool) -> None:
         )
 
 
-def _kind_of(folder: str, overwrite: bool) -> FolderKind | None:
+def kind_of_result(folder: str, overwrite: bool) -> FolderKind | None:
     """Return the kind of a finished folder; None without a manifest, or with one that cannot be read if `overwrite`."""
     url = storage.join(folder, manifests.NAME)
     if not storage.exists(url):
@@ -98,7 +98,7 @@ def _kind_of(folder: str, overwrite: bool) -> FolderKind | None:
 def must_count(job: VocabJob, text: Manifest) -> bool:
     """Whether the folder of counts must be made first. Raises UsageError if it has the counts of another text."""
     folder = str(job.counts)
-    if _kind_of(folder, job.overwrite) is None:
+    if kind_of_result(folder, job.overwrite) is None:
         return True
 
     counts = read_manifest(folder, "counts")

@@ -26,19 +26,19 @@ from pipeline.beam.steps import SummarizeParts, call, call_last
 from pipeline.card import data_card
 from pipeline.commit.finished import Provenance, Wanted, folder_as_input
 from pipeline.commit.parts import FolderSummary, PartSummary, summarize_folder
-from pipeline.commit.publish import end_publication, is_published, publish_output, read_piece
+from pipeline.commit.publish import CARD_FILE, LEDGER_FILE, end_publication, is_published, publish_output, read_piece
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
 from pipeline.jobs.text_folder import DivideText, TextFolder
-from pipeline.ledger import LEDGER_FILE, ledger_table
+from pipeline.ledger import ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
 from pipeline.pairs.encoders import EncoderPool, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
-from pipeline.text_card import CARD_FILE, text_facts
+from pipeline.text_card import text_facts
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
@@ -311,7 +311,7 @@ def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFact
 
     plan.staging.put(CARD_FILE, data_card(manifest, sample, vocabulary).encode())
     plan.staging.put(LEDGER_FILE, ledger_table(text, manifest.ledger))
-    extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan)
+    extra = {CARD_FILE: CARD_FILE, LEDGER_FILE: LEDGER_FILE} | _stage_vocabulary(plan, provenance.inputs[1].fingerprint)
     publish_output(plan.staging, manifest, extra)
 
 
@@ -342,12 +342,17 @@ def _no_row(manifest: Manifest, job: PairsJob) -> DataError:
     return DataError(f"{start}{needed}: {advice}.")
 
 
-def _stage_vocabulary(plan: PairsPlan) -> dict[str, str]:
+def _stage_vocabulary(plan: PairsPlan, fingerprint: str | None) -> dict[str, str]:
     """Copy the vocabulary's files into staging, so that the pairs carry the vocabulary that their ids refer to.
 
-    Returns the path in the output folder for each name in staging.
+    Returns the path in the output folder for each name in staging. Raises DataError if the folder has changed.
     """
     folder = plan.job.vocab
+    if read_vocabulary(folder).fingerprint != fingerprint:
+        raise DataError(
+            f"{folder} changed while the job ran: it holds another vocabulary. Restore it, and repeat the command, "
+            "which continues."
+        )
     paths = {}
     for name in sorted(TOKENIZER_FILES & set(storage.names(folder))):
         is_tokenizer = name == TOKENIZER_FILE

@@ -6,15 +6,23 @@ from dataclasses import dataclass, replace
 
 from pipeline.commit.finished import Provenance
 from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summarize_folder
-from pipeline.commit.publish import check_pieces, end_publication, is_published, publish_output, remove_older_manifest
+from pipeline.commit.publish import (
+    CARD_FILE,
+    LEDGER_FILE,
+    check_pieces,
+    end_publication,
+    is_published,
+    publish_output,
+    remove_older_manifest,
+)
 from pipeline.commit.reports import Report, add_by_name, add_ledgers, ledger_entries
 from pipeline.commit.staging import Staging
-from pipeline.ledger import LEDGER_FILE, ledger_table
+from pipeline.ledger import ledger_table
 from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.survey import CorpusSurvey
 from pipeline.shard.write_shard import add_lengths
-from pipeline.text_card import CARD_FILE, text_card, text_facts
+from pipeline.text_card import text_card, text_facts
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError

@@ -41,6 +41,7 @@ from pipeline.jobs.counts import (
     AddTallies,
     CountWords,
     check_counts_folder,
+    kind_of_result,
     must_count,
     needs_two_jobs,
     plan_counts,
@@ -88,6 +89,7 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
             if leaves_job(options) and not is_dry_run(options):
                 raise needs_two_jobs(job)
 
+            _check_both_outputs(job)
             counted = run_counts(job, text, options)
             if counted is None:  # a dry run
                 return None
@@ -157,6 +159,17 @@ def _check_output(output: str, extended: str) -> None:
         raise UsageError(
             f"--output {storage.printable(output)} is the folder that --extend names, and the same command again would "
             "extend its own result. Give another folder."
+        )
+
+
+def _check_both_outputs(job: VocabJob) -> None:
+    """Raise the error with which the vocabulary's own job would end, before the words are counted for hours."""
+    storage.check_writable_folder(job.output)
+    kind = kind_of_result(job.output, job.overwrite)
+    if _place(job.output) == _place(str(job.counts)) or kind not in (None, "vocab"):
+        raise UsageError(
+            f"--output {storage.printable(job.output)} is for a vocabulary, and "
+            f"{'--counts is the same folder' if kind is None else f'holds finished {kind}'}. Give a separate folder."
         )
 
 

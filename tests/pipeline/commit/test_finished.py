@@ -131,3 +131,24 @@ def test_files_that_are_not_of_a_job_are_named_before_it_writes_among_them(
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/.gitkeep").touch()
     assert "holds other files" not in command(*shard, "--output", tmp_path / "empty").stderr
+
+
+def test_files_of_others_are_not_replaced(
+    command: Command, corpus: Path, text: Path, vocab: Path, tmp_path: Path
+) -> None:
+    shard = ("shard", "--input", corpus, "--num_shards", 3)
+    learn = ("vocab", "--text", text, *SIZE)
+    inside = tmp_path / "pairs" / "vocabulary"
+    shutil.copytree(vocab, inside)
+    pairs = ("pairs", "--text", text, "--vocab", inside, "--objective", "sop", "--max_length", 32)
+    for words, name in ((shard, "rejected/mine"), (shard, "card.html"), (learn, "merges.txt"), (pairs, "")):
+        output = tmp_path / words[0]
+        if name:
+            (output / name).parent.mkdir(parents=True, exist_ok=True)
+            (output / name).write_text("mine")
+        before = state(output)
+        done = command(*words, "--output", output)
+        first = name.partition("/")[0] or "vocabulary"
+        assert done.returncode == 2 and f"--output {output} holds {first}, which no job of ours wrote" in done.stderr
+        assert state(output) == before
+        shutil.rmtree(output)
