@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from schemas.vocabulary_kinds import Family, Model
 
 
+megabytes_of_shard = whole_number_from(1, 2000)  # Arrow holds 2 GB of text in one
+
+
 def output_flag() -> Any:
     return option(help="folder to write, local or a URL (s3://, gs://)", check=folder_path, recorded=False)
 
@@ -168,9 +171,7 @@ class ShardJob:
         check=positive,
         help="number of text shards (default: one per 8 MB of text; in a large corpus, per --shard_megabytes)",
     )
-    shard_megabytes: int = option(
-        64, check=whole_number_from(1, 2000), help="maximum mean size of a shard, in MB of text"
-    )
+    shard_megabytes: int = option(64, check=megabytes_of_shard, help="maximum mean size of a shard, in MB of text")
     shuffle: Shuffle | Literal["auto"] = shuffle_flag("documents travel to their shards")
     max_bad_ratio: float = option(0.01, check=share, help="share of bad records above which the job fails")
     max_undecodable_ratio: float = option(

@@ -28,7 +28,7 @@ import sys
 
 from pipeline.cli import main
 
-STEP_BY_PARAMETER = {"input": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs"}
+STEP_BY_PARAMETER = {"input": "shard", "inputs": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs"}
 """Parameters that only one of the templates has, and the pipeline command that this template runs. Each command has at
 least one: vocab has two, because it learns a model or extends a vocabulary."""
 
@@ -36,7 +36,7 @@ USAGE = """\
 launch.py --PARAMETER=VALUE ...
 
 Started by Dataflow with the parameters of a Flex Template, which template.py prints. Which step it is follows from
-them: shard has `input`, vocab has `model` or `extend`, pairs has `vocab`."""
+them: shard has `input` or `inputs`, vocab has `model` or `extend`, pairs has `vocab`."""
 
 SWITCHES = {
     "keep_accents": ["--no_keep_accents"],

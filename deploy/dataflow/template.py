@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.filters.rules import SETS
 from pipeline.flags import Flag, OneOf, Switch, flags_of, fraction, share
-from pipeline.options import PairsJob, ShardJob, VocabJob
+from pipeline.options import PairsJob, ShardJob, VocabJob, megabytes_of_shard
 from schemas.command_line import folder_path, help_with_default, positive
 
 OPTIONS = {"shard": ShardJob, "vocab": VocabJob, "pairs": PairsJob}
@@ -28,6 +28,7 @@ REGEX_OF_CHECK: dict[Callable[[str], Any], str] = {
     folder_path: rf"(gs|s3)://{_BUCKET}(/[^,*?\s]+)+/?",
     fraction: _SHARE,
     int: "-?[0-9]{1,18}",
+    megabytes_of_shard: "([1-9][0-9]{0,2}|1[0-9]{3}|2000)",
     positive: "[1-9][0-9]{0,18}",
     share: rf"({_SHARE}|1(\.0+)?)",
 }
@@ -60,7 +61,7 @@ REGEX_OF_IMAGE = (
 
 def template(command: str) -> dict[str, Any]:
     """Return the metadata of the template that runs a command."""
-    flags = flags_of(OPTIONS[command])
+    flags = {name: flag for name, flag in flags_of(OPTIONS[command]).items() if name != "sample"}  # runs nowhere else
     parameters = [_parameter(name, flag, default) for name, (flag, default) in flags.items()]
     parameters += [
         _described("temp_location", TEMP_LOCATION, rf"gs://{_BUCKET}(/[^,*?\s]+)+/?"),

@@ -44,7 +44,7 @@ echo "GLOO_SOCKET_IFNAME=$interface" >.deepspeed_env
 trap '' USR1
 
 without_ssh=()
-if [ $# -gt 0 ]; then
+if [[ ${1:-} =~ ^[0-9]+$ ]]; then
     without_ssh=(--no_ssh --node_rank "$1")
     shift
 fi

@@ -169,7 +169,7 @@ class JobProgress:
         started = monotonic()
         printed = started
         total = self.work.bytes
-        finished = self._finished_bytes(0)  # by an earlier attempt, in no time of this one
+        before = finished = self._finished_bytes(0)  # by an earlier attempt, in no time of this one
 
         is_shared = self.work.pieces > FEW_PIECES
         with progress.Bar(self.name, total if is_shared else None, "B" if is_shared else "", done=finished) as bar:
@@ -183,7 +183,8 @@ class JobProgress:
                 pause = max(look_every, (now - looked) / LOOKING_SHARE)
                 if not bar.is_drawn and now - printed >= PRINT_EVERY:
                     printed = now
-                    print(progress_line(self.name, finished, total, now - started), file=sys.stderr, flush=True)
+                    line = progress_line(self.name, finished, total, now - started, before)
+                    print(line, file=sys.stderr, flush=True)
 
     def _finished_bytes(self, before: int) -> int:
         with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
@@ -203,16 +204,19 @@ class JobProgress:
         return [name for name in storage.names(self.staging.url(""), prefix) if name.endswith(".json")]
 
 
-def progress_line(name: str, finished: int, total: int, seconds: float) -> str:
-    """Example: `progress_line("shard", 5_000_000, 8_000_000, 10)` -> `"shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"`."""
+def progress_line(name: str, finished: int, total: int, seconds: float, before: int = 0) -> str:
+    """Return a line on bytes that are finished, of which an earlier attempt had `before`.
+
+    Example: `progress_line("shard", 5_000_000, 8_000_000, 10)` -> `"shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"`.
+    """
     if total == 0:
         return f"{name}: running for {seconds:.0f} s"
     if finished >= total:
         # Steps that need all of the input at once, such as learning a vocabulary, have no pieces to count.
         return f"{name}: all {total / 1e6:.1f} MB are read; the last steps run, {seconds:.0f} s since the start"
 
-    speed = finished / max(seconds, 1e-9)
+    speed = (finished - before) / max(seconds, 1e-9)
     left = "time left not known yet"
-    if finished:
+    if speed:
         left = f"{(total - finished) / speed:.0f} s left"
     return f"{name}: {finished / 1e6:.1f} of {total / 1e6:.1f} MB, {speed / 1e6:.1f} MB/s, {left}"

@@ -43,7 +43,7 @@ from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage
 from schemas.command_line import flag_hint, unknown_flags
 from schemas.errors import UsageError
-from schemas.host_limits import usable_cores
+from schemas.host_limits import available_bytes, usable_cores
 
 WorkerLocation = Literal["here", "shared", "elsewhere"]
 
@@ -60,6 +60,9 @@ JOB_SERVER_TIMEOUT = 30 * 24 * 3600
 """In seconds. Beam's default of 300 s also limits how long it listens to a Prism job, so longer jobs appear to fail."""
 
 CONNECT_SECONDS = 10.0
+
+MEMORY_OF_A_PROCESS = 1 << 30
+"""Bytes that a worker process may take, about."""
 
 _NEEDED_BY_DATAFLOW = {
     "project": "--project, the id of the Google Cloud project that pays for the job",
@@ -172,13 +175,16 @@ def beam_options(checked: PipelineOptions, arguments: list[str], input_bytes: in
     """Return a copy of a job's options with the number of local workers, if its flags leave that open.
 
     checked: what `check_flags` returned for these `arguments`.
-    By default a job runs on this machine, with one process per core when the input is large enough.
+    By default a job runs on this machine, with one process per core as far as the input and the memory suffice.
     """
     options = copy.deepcopy(checked)
+    direct = options.view_as(DirectOptions)
     configures_workers = any(argument.startswith("--direct_") for argument in arguments)
     if runner_as_written(options) == DEFAULT_RUNNER and not configures_workers:
-        is_large = input_bytes >= WORTH_A_PROCESS
-        options.view_as(DirectOptions).direct_num_workers = usable_cores() if is_large else 1
+        suffices_for = min(input_bytes // WORTH_A_PROCESS, available_bytes() // MEMORY_OF_A_PROCESS)
+        direct.direct_num_workers = max(1, min(usable_cores(), suffices_for))
+    elif direct.direct_num_workers == 0:  # for Beam, all cores of the machine, whatever this process may use
+        direct.direct_num_workers = usable_cores()
     return options
 
 

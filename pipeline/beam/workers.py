@@ -33,7 +33,7 @@ from pipeline.beam import internals
 from pipeline.beam.stop_signals import SIGNALS
 from pipeline.environment import look_for_cycles_seldom, set_in_environment
 from pipeline.processes import end_with_parent
-from schemas.command_line import CommandParser, positive, run
+from schemas.command_line import CommandParser, positive, run, unknown_flags
 from schemas.errors import INTERRUPTED, UsageError
 
 DEFAULT_PORT = 50000  # as in the examples of Beam and Flink
@@ -48,7 +48,10 @@ def main(arguments: list[str] | None = None, prog: str = "clozeline-worker") -> 
 
 
 def _serve_or_work(words: list[str], prog: str) -> int:
-    parsed, _ = parser(prog).parse_known_args(words)  # engines may pass flags that are unknown here
+    flags = parser(prog)
+    parsed, unknown = flags.parse_known_args(words)  # engines may pass flags that are unknown here
+    if parsed.pool and unknown:
+        raise unknown_flags(unknown, flags.known_flags)
 
     # C libraries read these variables when a process starts, so start the process again with them.
     if set_in_environment(os.environ):

@@ -31,6 +31,7 @@ CASED = Rules("wordpiece", lowercase=False)
 
 MAX_CHANGED = 0.01  # share of a text's letters; more is a warning
 SAMPLED_CHARACTERS = 1_000_000
+SAMPLED_WORDS = 10_000  # of each table of counts
 EXAMPLES = 5
 
 VARIATION_SELECTORS = "".join(map(chr, range(0xFE00, 0xFE10)))
@@ -126,9 +127,10 @@ def _texts(job: VocabJob, source: Manifest) -> Iterator[tuple[str, int]]:
         return
 
     for table in _tables(str(job.counts), source, shards.COUNTS_BY_SOURCE_SCHEMA, CASED.name):
-        for batch in table.to_batches():
-            for word, count in zip(batch["word"], batch["count"], strict=True):
-                yield word.as_py(), count.as_py()
+        # Words are in order, so those of one script may stand before those of all others.
+        rows = range(0, table.num_rows, -(-table.num_rows // SAMPLED_WORDS) or 1)
+        sampled = table.take(pa.array(rows, pa.int64()))
+        yield from zip(sampled["word"].to_pylist(), sampled["count"].to_pylist(), strict=True)
 
 
 def _tables(folder: str, source: Manifest, schema: pa.Schema, prefix: str) -> Iterator[pa.Table]:

@@ -204,10 +204,10 @@ def _characters_of_tokens(tokenizer: Tokenizer, inside_word: str) -> Ints:
 
 def _isolates_ideographs(tokenizer: dict[str, Any]) -> bool:
     """Return whether a tokenizer.json has BERT's rules, which make every ideograph a word."""
-    normalizer = tokenizer["normalizer"] or {}
+    normalizer = tokenizer.get("normalizer") or {}
     sets_apart = normalizer.get("type") == "BertNormalizer" and normalizer.get("handle_chinese_chars") is True
 
-    pre_tokenizer = tokenizer["pre_tokenizer"] or {}
+    pre_tokenizer = tokenizer.get("pre_tokenizer") or {}
     steps = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     cuts_at_spaces = steps[-1].get("type") == "BertPreTokenizer"
     return tokenizer["model"]["type"] == "WordPiece" and sets_apart and cuts_at_spaces

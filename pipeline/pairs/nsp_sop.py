@@ -55,6 +55,9 @@ IN_ORDER = 0  # B follows A
 RANDOM = 1  # NSP: B is from another document
 EXCHANGED = 1  # SOP: A follows B
 
+MOST_DRAWS = 64
+"""Draws of another document, each among all of a shard. Only if nearly all are copies of one do as many fail."""
+
 _HALF = np.uint64(1 << 63)
 """A random number shows heads if it is at least this."""
 
@@ -239,9 +242,15 @@ class _PairsInStep:
         other = self._draws.below(len(ids_D), which)
 
         again = np.flatnonzero(ids_D[other] == own)
-        while len(again) > 0:
+        for _ in range(MOST_DRAWS):
+            if len(again) == 0:
+                return other
             other[again] = self._draws.below(len(ids_D), which[again])
             again = again[ids_D[other[again]] == own[again]]
+
+        for place in again:  # almost all documents are copies of this one
+            others = np.flatnonzero(ids_D != own[place])
+            other[place] = others[self._draws.below(len(others), which[[place]])[0]]
         return other
 
     def _truncate(self, rows_A7: Ints) -> None:

@@ -167,7 +167,7 @@ def _begins_of(words: Iterable[str]) -> list[int]:
 
 
 SEGMENTERS: dict[str, Segmenter] = {
-    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba),
+    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba, ("jieba",)),
     "sudachi": Segmenter(
         "ja",
         Script((*IDEOGRAPHS, *_KANA), _VOICED_MARKS),

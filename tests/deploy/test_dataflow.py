@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "deploy/dataflow"
 STEPS = ("shard", "vocab", "pairs")
 OF_BEAM = {"temp_location", "sdk_container_image"}
-NOT_OFFERED = {"help", "verbose", "dry_run", "no_wait"}
+NOT_OFFERED = {"sample", "help", "verbose", "dry_run", "no_wait"}
 """Flags that are no parameters: what they show would be in the launcher's log alone, and the launcher never waits."""
 
 GOOD = {
@@ -191,7 +191,7 @@ def launch(*flags: str) -> subprocess.CompletedProcess[str]:
 def test_the_launcher_needs_the_parameters_of_one_step(flags: list[str], named: str) -> None:
     done = launch(*flags)
     assert done.returncode == 2 and named in done.stderr, done.stderr
-    assert "shard has `input`, vocab has `model` or `extend`" in done.stderr
+    assert "shard has `input` or `inputs`, vocab has `model` or `extend`" in done.stderr
 
 
 def test_the_launcher_says_what_it_takes() -> None:
@@ -203,6 +203,7 @@ def test_the_launcher_says_what_it_takes() -> None:
     ("step", "parameters"),
     [
         ("shard", ["input", "output"]),
+        ("shard", ["inputs", "output"]),
         ("vocab", ["text", "output", "model", "size"]),
         ("vocab", ["counts", "output", "model", "size"]),
         ("vocab", ["text", "output", "extend", "add"]),

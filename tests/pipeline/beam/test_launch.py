@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from pipeline.beam import internals, remote
+from pipeline.beam import engines, internals, remote
 from pipeline.beam.engines import check_flags, leaves_job, makes_template
 from pipeline.beam.remote import JobStoppedError, RemoteJob
 from pipeline.commit import leases
@@ -248,6 +248,27 @@ def test_a_lost_connection_is_told_without_advice_for_failed_jobs() -> None:
 def test_a_negative_number_of_workers_is_refused() -> None:
     with pytest.raises(UsageError, match="--direct_num_workers -4: expected a number of processes"):
         check_flags(["--direct_num_workers=-4"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "megabytes", "cores", "gigabytes", "expected"),
+    [
+        ([], 5, 200, 100, 1),
+        ([], 64, 200, 100, 16),
+        ([], 9000, 200, 100, 100),
+        ([], 9000, 8, 100, 8),
+        ([], 9000, 8, 0.5, 1),
+        (["--direct_num_workers=0"], 1, 8, 0.5, 8),
+        (["--direct_num_workers=3"], 1, 8, 0.5, 3),
+    ],
+)
+def test_local_workers_are_as_many_as_input_cores_and_memory_allow(
+    monkeypatch, flags: list[str], megabytes: int, cores: int, gigabytes: float, expected: int
+) -> None:
+    monkeypatch.setattr(engines, "usable_cores", lambda: cores)
+    monkeypatch.setattr(engines, "available_bytes", lambda: int(gigabytes * (1 << 30)))
+    options = engines.beam_options(check_flags(flags), flags, megabytes << 20)
+    assert options.view_as(DirectOptions).direct_num_workers == expected
 
 
 @pytest.mark.parametrize("counts", [(), ("--counts", "counts")], ids=["one-job", "two-jobs"])

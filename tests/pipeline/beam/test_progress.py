@@ -19,3 +19,8 @@ from pipeline.beam.display import progress_line
 )
 def test_a_line_says_what_is_known(finished: int, total: int, seconds: float, line: str) -> None:
     assert progress_line("shard", finished, total, seconds) == line
+
+
+def test_bytes_of_an_earlier_attempt_took_no_time_of_this_one() -> None:
+    line = progress_line("shard", 95_000_000, 100_000_000, 10.0, before=90_000_000)
+    assert line == "shard: 95.0 of 100.0 MB, 0.5 MB/s, 10 s left"

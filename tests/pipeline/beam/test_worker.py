@@ -24,6 +24,11 @@ def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
     assert "--pool" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_pool_refuses_a_misspelled_flag(run) -> None:
+    done = run("clozeline", "worker", "--pool", "--prot", "50001", timeout=SECONDS)
+    assert done.returncode == 2 and "Unknown flag --prot. Did you mean --port?" in done.stderr
+
+
 def test_a_pool_preloads_the_graph_of_every_job() -> None:
     jobs = {f"pipeline.jobs.{command}" for command in ("shard", "vocab", "counts", "pairs")}
     assert jobs <= set(preloaded())

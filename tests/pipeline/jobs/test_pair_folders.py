@@ -1,14 +1,17 @@
 """Finished folders of pairs: every objective and option, as other libraries read them."""
 
 import json
+import shutil
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import polars
 import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer
 
+from pipeline.jobs import pairs as pairs_job
 from pipeline.pairs.segmenters import SEGMENTERS
 from schemas import shards
 from schemas.manifest import read_manifest
@@ -160,3 +163,23 @@ def test_a_document_without_a_token_is_left_out(command, vocab, tmp_path, place:
     assert done.returncode == 0, done.stderr
     found = read_manifest(str(out), "pairs")
     assert {entry.reason: entry.count for entry in found.ledger}["document without a token of the vocabulary"] == 20
+
+
+def test_a_vocabulary_that_changes_during_the_job_is_an_error(
+    command, text: Path, vocab: Path, byte_vocab: Path, tmp_path: Path, monkeypatch
+) -> None:
+    used = shutil.copytree(vocab, tmp_path / "vocab")
+
+    def replace_vocabulary(*arguments: Any) -> Any:
+        shutil.copy(byte_vocab / "tokenizer.json", used)
+        return card(*arguments)
+
+    card = pairs_job.data_card
+    monkeypatch.setattr(pairs_job, "data_card", replace_vocabulary)
+    words = ("pairs", "--text", text, "--vocab", used, "--output", tmp_path / "pairs", "--objective", "sop")
+    done = command(*words, "--max_length", 32, "--direct_num_workers=1")
+    assert done.returncode == 3 and f"{used} changed while the job ran" in done.stderr
+
+    monkeypatch.undo()
+    shutil.copy(vocab / "tokenizer.json", used)
+    assert command(*words, "--max_length", 32).returncode == 0

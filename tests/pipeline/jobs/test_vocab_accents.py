@@ -66,3 +66,15 @@ def test_counts_know_the_language_of_their_text(command, texts: dict[str, Path],
     assert [done.returncode for done in (first, second, forced)] == [0, 0, 0], forced.stderr
     assert "Hindi (hi)" in second.stderr and "Give --no_lowercase" in forced.stderr
     assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+
+
+def test_rare_words_of_another_script_hide_no_marks(command, tmp_path: Path) -> None:
+    source = tmp_path / "mixed.jsonl"
+    ascii_words = " ".join(f"word{number}" for number in range(30_000))
+    rows = [{"text": TEXTS["hi"] * 30_000}, {"text": ascii_words}, {"text": "Z" * 1_000_000}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("shard", "--input", source, "--output", tmp_path / "text").returncode == 0
+    learn = ("vocab", "--model", "wordpiece", "--size", 200, "--counts", tmp_path / "counts", "--lowercase")
+    assert command(*learn, "--text", tmp_path / "text", "--output", tmp_path / "a").returncode == 0
+    done = command(*learn, "--output", tmp_path / "b")
+    assert "warning: ignoring accents" in done.stderr

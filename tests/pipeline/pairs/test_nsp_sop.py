@@ -55,3 +55,10 @@ def test_a_share_of_documents_is_short() -> None:
     rows, _ = pairs_of(made, PairOptions("sop", 103, 0.3, 0))
     first = {row.document_a: row.a_end - row.a_start + row.b_end - row.b_start for row in reversed(rows)}
     assert 0.2 < sum(n < 100 for n in first.values()) / 500 < 0.4
+
+
+def test_a_shard_of_copies_takes_no_longer_than_another() -> None:
+    made = corpus_of([[5] * 4] * 20_000, [7] * 19_999 + [8])
+    rows, _ = pairs_of(made, PairOptions("nsp", 32, 0.1, 0))
+    drawn = [row for row in rows if row.label == 1 and row.document_a != 19_999]
+    assert len(drawn) > 5_000 and {row.document_b for row in drawn} == {19_999}
