@@ -75,13 +75,14 @@ class Segmenter:
     """A segmenter, for texts in one language.
 
     make: returns a function that cuts texts, for one thread. packages: those with its code and its dictionary, by the
-    names of their modules, if their versions are recorded.
+    names of their modules. is_recorded: whether their versions are.
     """
 
     language: str
     script: Script
     make: Callable[[], Cut]
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...]
+    is_recorded: bool = True
 
 
 # Loading a segmenter takes up to a second and 65 MB, so threads share what they only read.
@@ -167,7 +168,7 @@ def _begins_of(words: Iterable[str]) -> list[int]:
 
 
 SEGMENTERS: dict[str, Segmenter] = {
-    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba, ("jieba",)),
+    "jieba": Segmenter("zh", Script(IDEOGRAPHS), _make_jieba, ("jieba",), is_recorded=False),
     "sudachi": Segmenter(
         "ja",
         Script((*IDEOGRAPHS, *_KANA), _VOICED_MARKS),
@@ -211,8 +212,10 @@ def versions_of(names: Iterable[str]) -> dict[str, str]:
     Raises ModuleNotFoundError if one is not installed.
     """
     versions = {}
-    for package in sorted({package for name in names for package in SEGMENTERS[name].packages}):
-        if find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
-        versions[package] = version(package)
-    return versions
+    for segmenter in (SEGMENTERS[name] for name in sorted(names)):
+        for package in segmenter.packages:
+            if find_spec(package) is None:
+                raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+            if segmenter.is_recorded:
+                versions[package] = version(package)
+    return dict(sorted(versions.items()))
