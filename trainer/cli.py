@@ -13,7 +13,8 @@ from time import perf_counter
 
 from schemas import progress, storage
 from schemas.command_line import CommandParser, file_path, flag_hint
-from schemas.errors import CheckpointError, UsageError
+from schemas.errors import CheckpointError, DataError, UsageError
+from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import read_root
 from schemas.row_checks import read_pairs_vocabulary
 from schemas.terminal import print_lines
@@ -60,8 +61,11 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_memory(recipe, options.config)
     recording = NOTHING
     if options.profile is not None:
-        recording = Recording(options.profile, options.profile_after)
+        after = WARM_UP_STEPS if options.profile_after is None else options.profile_after
+        recording = Recording(options.profile, after)
         check_recording(recording, recipe.run)
+    elif options.profile_after is not None:
+        raise UsageError("--profile_after is for --profile N, which is not given.")
     check_folders(recipe)
 
     # This import loads torch and DeepSpeed, which takes seconds, so it waits until the recipe is known to be valid.
@@ -80,11 +84,20 @@ def check_folders(recipe: Recipe) -> None:
         return
     run = recipe.run.output
     if not storage.names(storage.join(run, "checkpoints")):
-        first = phases_of(recipe)[0].recipe  # the folders of later phases may not be there yet
-        for folder in first.data.folders:
+        first, *later = [phase.recipe for phase in phases_of(recipe)]
+        folders = [(first, folder) for folder in first.data.folders]
+        # Those of later phases may not be there yet.
+        folders += [(one, folder) for one in later for folder in one.data.folders if is_pipeline_folder(folder)]
+        vocabularies: dict[str, str] = {}
+        for of_phase, folder in folders:
             manifest = read_root(folder, "pairs")
-            check_model_vocabulary(first, read_pairs_vocabulary(folder, manifest), folder)
-            check_rows(first, manifest, folder)
+            vocabulary = read_pairs_vocabulary(folder, manifest)
+            check_model_vocabulary(of_phase, vocabulary, folder)
+            check_rows(of_phase, manifest, folder)
+            vocabularies.setdefault(vocabulary.fingerprint, folder)
+            if len(vocabularies) > 1:
+                one, other = vocabularies.values()
+                raise DataError(f"{other} has another vocabulary than {one}. Rebuild one with the other's vocabulary.")
         if first.evaluation.pairs is not None:
             read_root(first.evaluation.pairs, "pairs")
         return
@@ -109,8 +122,10 @@ ALIASES = {
 }
 """Flags of other trainers, and the recipe's keys for them."""
 
-RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "MASTER_PORT")
 """What a launcher sets in each process; torch and DeepSpeed read them as numbers."""
+
+COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 
 
 def check_launcher() -> None:
@@ -120,10 +135,10 @@ def check_launcher() -> None:
     """
     for name in RANK_VARIABLES:
         value = os.environ.get(name, "0")
-        if not value.isdecimal():
+        if not value.isdecimal() or (name in COUNTS and os.environ.get(name) and int(value) == 0):
             raise UsageError(
-                f"The environment variable {name} is {value!r}, not a whole number. A launcher such as torchrun sets "
-                "it. For a run of one rank, unset it."
+                f"The environment variable {name} is {value!r}, not a whole number{' above 0' * (name in COUNTS)}. A "
+                "launcher such as torchrun sets it. For a run of one rank, unset it."
             )
 
     tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
@@ -132,8 +147,8 @@ def check_launcher() -> None:
     if has_several_tasks and "RANK" not in os.environ:
         raise UsageError(
             f"srun started {tasks} tasks, but RANK is not set, so each of them would train alone as a run of one rank. "
-            "Start one task per node with torchrun or deepspeed, or set RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and "
-            "MASTER_PORT in each task. For a run of one rank use srun --ntasks=1."
+            "Start one task per node with torchrun or deepspeed, or set RANK, LOCAL_RANK, WORLD_SIZE, "
+            "LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT in each task. For a run of one rank use srun --ntasks=1."
         )
 
 
@@ -159,8 +174,8 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     look.add_argument("--describe", action="store_true", help=what)
     what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
     look.add_argument("--profile", type=int, metavar="N", help=what)
-    what = "steps of this start that come before those of --profile"
-    look.add_argument("--profile_after", type=int, default=WARM_UP_STEPS, metavar="STEPS", help=what)
+    what = f"steps of this start that come before those of --profile (default: {WARM_UP_STEPS})"
+    look.add_argument("--profile_after", type=int, metavar="STEPS", help=what)
     add_launcher_flag(flags)
     flags.hint = recipe_hint
     return flags
@@ -170,6 +185,8 @@ def recipe_hint(flag: str, known: Iterable[str]) -> str:
     """Return what was probably meant by an unknown flag: a key of the recipe, a launcher's flag, or one of ours."""
     name = flag.lstrip("-").replace("-", "_")
     keys = keys_called(ALIASES.get(name, name))
+    if name in Recipe.model_fields and not keys:
+        return f" Keys of the recipe are set with --set: --set {name}.KEY=VALUE."
     if keys:
         return f" Keys of the recipe are set with --set: --set {' or '.join(keys)}=VALUE."
     if name in keys_called(name.rpartition(".")[2]):

@@ -45,12 +45,15 @@ def add_launcher_flag(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--local_rank", type=int, help=argparse.SUPPRESS)
 
 
-def exit_code_of(command: Callable[[], None]) -> int:
-    """Run a command and return its exit code: 0, or that of its error, which is printed."""
+def exit_code_of(command: Callable[[], None], rank: int = 0) -> int:
+    """Run a command and return its exit code: 0, or that of its error, which is printed.
+
+    rank: of commands that a launcher may start several times. Others have none, whatever a scheduler calls its tasks.
+    """
     try:
         command()
     except ClozelineError as error:
-        print_error(error)
+        print_error(error, rank)
         return error.exit_code
     finally:
         progress.end()
@@ -65,14 +68,13 @@ def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest 
     """
     request = StopRequest().listen() if stop is None else stop
     try:
-        return exit_code_of(lambda: command(request))
+        return exit_code_of(lambda: command(request), rank_of_process())
     finally:
         request.ignore()
 
 
-def print_error(error: ClozelineError) -> None:
+def print_error(error: ClozelineError, rank: int) -> None:
     """Print an error to stderr: once if every rank raises it, otherwise with the number of the rank."""
-    rank = rank_of_process()
     message = terminal_safe(str(error))
     if rank == 0:
         log_file.add(f"clozeline: {message}")

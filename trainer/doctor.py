@@ -364,6 +364,8 @@ def existing_folder(recipe: Recipe | None, folder: str) -> Path:
 
 def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding]:
     """Run all checks. One that raises an error becomes a finding, too."""
+    if folder and not storage.is_local(folder):
+        folder, urls = "", [*urls, folder]
     writable = existing_folder(recipe, folder)
     if recipe is not None and not storage.is_local(recipe.run.output):
         urls = list(dict.fromkeys([*urls, recipe.run.output]))

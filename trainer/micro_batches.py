@@ -310,6 +310,20 @@ def noting_out_of_memory(recipe: Recipe, choice: Choice | None, device: torch.de
         raise DeviceMemoryError(f"{recipe.run.output}: out of memory on {device_name(device)}, {advice}") from error
 
 
+@contextlib.contextmanager
+def noting_too_large_model(recipe: Recipe, device: torch.device) -> Iterator[None]:
+    """Turn running out of memory into a DeviceMemoryError where no micro-batch has been computed yet."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceMemoryError(
+            f"{recipe.run.output}: out of memory on {device_name(device)} before the first step: what is free does not "
+            f"hold the model and its optimizer. End what else computes there. {WAY_OUT}"
+        ) from error
+
+
 def advice_for(batch: BatchSection) -> str:
     """Return advice for a recipe that states the size of a micro-batch itself."""
     size = f"micro_batch {batch.micro_batch}" if batch.micro_batch else f"micro_tokens {batch.micro_tokens}"

@@ -72,7 +72,8 @@ def parser(prog: str) -> CommandParser:
 
 def _report(options: argparse.Namespace) -> None:
     runs = [_run_in(run.rstrip("/") or run) for run in options.runs]
-    repeated = next((run for run in runs if runs.count(run) > 1), None)
+    places = [os.path.realpath(run) if storage.is_local(run) else run for run in runs]
+    repeated = next((run for run, place in zip(runs, places, strict=True) if places.count(place) > 1), None)
     if repeated is not None:
         raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
     for run in runs:

@@ -51,7 +51,7 @@ from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.starts import note_start
-from trainer.micro_batches import noting_out_of_memory, with_micro_batches
+from trainer.micro_batches import noting_out_of_memory, noting_too_large_model, with_micro_batches
 from trainer.models.families import encoder_shape
 from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
@@ -268,11 +268,12 @@ def run_phase(
         data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
-        engine = open_engine(context, phase, data, checkpoint)
-        resources.callback(engine.destroy)
+        with noting_too_large_model(phase.recipe, device):
+            engine = open_engine(context, phase, data, checkpoint)
+            resources.callback(engine.destroy)
 
-        context.watchdog.at("preparing the weights" if checkpoint is None else "loading the checkpoint")
-        state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
+            context.watchdog.at("preparing the weights" if checkpoint is None else "loading the checkpoint")
+            state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
         state = begun(state, context, skipped_batches)
         if device.type == "cuda":
             state = state.model_copy(update={"attention": attention_of(engine)})

@@ -40,7 +40,7 @@ def test_a_name_cannot_control_the_terminal(
     """Line breaks stay, because some errors have several lines."""
     monkeypatch.setenv("RANK", "0")
     logger.info("%s is written.", "out\x1b[2J\u202e")
-    print_error(UsageError("out\x1b[2J: no such folder.\nout\t: no such folder."))
+    print_error(UsageError("out\x1b[2J: no such folder.\nout\t: no such folder."), rank=0)
     printed = capsys.readouterr()
     assert printed.out == "out\\x1b[2J\\u202e is written.\n"
     assert printed.err == "clozeline: out\\x1b[2J: no such folder.\nout\\t: no such folder.\n"

@@ -188,7 +188,7 @@ def test_the_page_follows_a_run_until_ctrl_c(
         ({"x/notes.md": ""}, ["x", "--watch"], "x is not a run: it holds no metrics.jsonl and no recipe.toml"),
         ({"x/metrics.jsonl": ""}, ["x"], "x is not a run: it holds no recipe.toml"),
         ({"x": ""}, ["x"], "x is a file, not a run"),
-        ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "x"], "x is given twice"),
+        ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "./x"], "x is given twice"),
         ({"report.html": "mine", "x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x", "--output", "report.html"], "kept"),
     ],
 )

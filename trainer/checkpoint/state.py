@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from schemas.errors import CheckpointError
 from trainer.anomaly import AnomalyHistory
@@ -210,7 +210,7 @@ def read_state(path: Path) -> TrainingState:
     """Return a checkpoint's state. Raises CheckpointError if state.json is missing or is not valid in this version."""
     try:
         return TrainingState.model_validate_json((path / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(
             f"{path / STATE} is not a state of this version: {error}. Resume with the version that wrote it."
         ) from error

@@ -130,7 +130,7 @@ def _shape_of(folder: str, run: Any) -> dict[str, Any]:
 
 def _recorded_shape(record: str, folder: str) -> dict[str, Any]:
     try:
-        content = tomllib.loads(storage.read(record).decode())
+        content = tomllib.loads(storage.read(record).decode("utf-8-sig"))
     except ValueError as error:
         raise DataError(
             f"{record} is damaged: {error}. Restore it, or {folder}, which model.init_from names."
@@ -152,7 +152,7 @@ def read_recipe(path: str) -> str:
         return recipe_text(path)
 
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"--config {path} does not exist.{nearest_recipe(path)} Give a file, or the name of a recipe that "

@@ -139,7 +139,8 @@ def _sections_of(key: str, schema: type[Section]) -> str:
 
 def keys_called(key: str, schema: type[Section] = Recipe) -> list[str]:
     """Return the full names of the keys with this name in any section. Example: "lr" -> ["optimizer.lr"]."""
-    return [f"{name}.{key}" for name in schema.model_fields if annotation_of([name, key], schema) is not None]
+    sections = [name for name in schema.model_fields if name != "phases"]  # of which single keys cannot be set
+    return [f"{name}.{key}" for name in sections if annotation_of([name, key], schema) is not None]
 
 
 def _is_value(key: str, schema: type[Section]) -> bool:

@@ -107,6 +107,12 @@ def phase_recipe(recipe: Recipe, index: int, path: str = "") -> Recipe:
             f"that can: {', '.join(MODEL_KEYS)}."
         )
 
+    if phase.optimizer.get("kind", recipe.optimizer.kind) != recipe.optimizer.kind:
+        raise UsageError(
+            f"{path}: phase {index + 1}: optimizer.kind cannot change between phases, because its state stays. Other "
+            "keys of the optimizer can."
+        )
+
     for name in ("model", "data", "masking", "objective", "optimizer", "schedule"):
         content[name] |= getattr(phase, name)
     if phase.batch:

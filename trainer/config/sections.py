@@ -161,8 +161,8 @@ class ModelSection(Section):
     )
     tied: bool | None = Field(
         default=None,
-        description="Whether the masked-LM head projects onto the vocabulary with the table of embeddings. If unset, "
-        "all families do except eurobert.",
+        description="EuroBERT only: whether the masked-LM head projects onto the vocabulary with the table of "
+        "embeddings. If unset it does not; in all other families it does.",
     )
     sharing: Literal["all", "attention", "feed_forward", "none"] | None = Field(
         default=None,

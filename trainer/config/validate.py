@@ -6,6 +6,7 @@ Every check raises UsageError. path: names the recipe in messages. Bounds of sin
 from __future__ import annotations
 
 from schemas.errors import UsageError
+from schemas.storage import is_local
 from trainer.config.schema import BatchSection, EngineSection, Recipe
 from trainer.config.sections import (
     DataSection,
@@ -29,6 +30,7 @@ DRAWN_STARTS = {
 
 def check_recipe(recipe: Recipe, path: str) -> None:
     """Check the recipe of a run, or of one phase. path: names the recipe in messages."""
+    check_places(recipe, path)
     check_engine(recipe.engine, recipe.optimizer, path)
     check_compile(recipe, path)
     check_model(recipe.model, path)
@@ -45,6 +47,13 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
     check_masking(recipe.masking, path)
     check_two_streams(recipe, path)
+
+
+def check_places(recipe: Recipe, path: str) -> None:
+    """Check that the folders in which a run works on this machine are no URLs."""
+    for key, place in (("run.local", recipe.run.local), ("data.cache", recipe.data.cache)):
+        if not place or not is_local(place):
+            raise UsageError(f"{path}: {key} is {place!r}. Give a folder on a disk of this machine.")
 
 
 def check_phases(recipe: Recipe, path: str) -> None:
@@ -109,6 +118,8 @@ def check_objective(recipe: Recipe, path: str) -> None:
 
 def check_data(data: DataSection, path: str) -> None:
     """Check that data.weights, if set, is an exponent, or has one positive number for each folder of pairs."""
+    if not data.folders:
+        raise UsageError(f"{path}: data.pairs names no folder. Give one that `clozeline pairs` wrote.")
     if data.weights is None:
         return
 

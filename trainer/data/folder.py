@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pyarrow as pa
 
 from schemas import shards, storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.vocabulary import Vocabulary, read_vocabulary
@@ -173,12 +173,9 @@ BYTES_PER_GIGABYTE = 10**9
 def open_folders(recipe: Recipe) -> list[PairFolder]:
     """Open the folders of data.pairs, and check them against the recipe's vocabulary and model.
 
-    Raises UsageError if data.pairs names no folder, and DataError if a folder does not fit.
+    Raises DataError if a folder does not fit.
     """
     folders = [open_folder(recipe, folder) for folder in recipe.data.folders]
-    if not folders:
-        raise UsageError("data.pairs names no folder. Give one that `clozeline pairs` wrote.")
-
     if recipe.data.vocab is not None:
         check_data_vocabulary(folders[0], recipe.data.vocab)
     for folder in folders:

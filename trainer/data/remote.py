@@ -20,6 +20,7 @@ from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from schemas.manifest import Shard
 from trainer.data.node_cache import NodeCache
+from trainer.logs import logger
 
 WAITS = (0.5, 1.0, 2.0, 4.0)
 """Seconds between attempts to download a shard; there is one more attempt than there are waits."""
@@ -59,6 +60,7 @@ class RemoteShards:
         self._folder = folder
         self._store, self._root = storage.filesystem(folder)
         self._closing = threading.Event()
+        self._is_told = False  # that the disk is full
         _, self._cache_folder = storage.filesystem(cache)
         self._max_bytes = max_bytes
         with self._cache_errors():
@@ -80,8 +82,23 @@ class RemoteShards:
                     data = self._read_copy(shard)  # another one may have fetched it while we waited
                     if data is None:
                         data = self._download(shard)
-                        self._cache.add(key, data)
+                        self._keep(key, data)
         return data
+
+    def _keep(self, key: str, data: bytes) -> None:
+        """Add a copy to the cache, if its disk has room. Without it the shard will be downloaded again."""
+        try:
+            self._cache.add(key, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            if not self._is_told:
+                self._is_told = True
+                logger.warning(
+                    "The disk of the cache folder %s is full: shards are downloaded each time that they are read. Free "
+                    "disk space.",
+                    self._cache_folder,
+                )
 
     def close(self) -> None:
         """End the downloads that other threads wait for. The copies stay on disk for the next run."""

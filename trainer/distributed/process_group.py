@@ -57,6 +57,7 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
 
     accelerator: Any = get_accelerator()
     take_share_of_cores()
+    check_devices(accelerator)
     accelerator.set_device(int(os.environ["LOCAL_RANK"]))
 
     if torch.distributed.is_initialized():
@@ -72,6 +73,19 @@ def start_distributed(timeout: float, stop: StopRequest | None = None) -> None:
 
     # A process that ends while its group still exists may abort, and then its exit code is lost.
     atexit.register(torch.distributed.destroy_process_group)
+
+
+def check_devices(accelerator: Any) -> None:
+    """Raise UsageError if a launcher started more ranks on this machine than it has GPUs."""
+    local_rank = int(os.environ["LOCAL_RANK"])
+    if accelerator.device_name() == "cpu" or local_rank < accelerator.device_count():
+        return
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    raise UsageError(
+        f"LOCAL_RANK is {local_rank}, and this machine has GPUs for {accelerator.device_count()} ranks"
+        f"{'' if visible is None else f', those of CUDA_VISIBLE_DEVICES={visible}'}. Start fewer: --num_gpus of "
+        "deepspeed, --nproc_per_node of torchrun."
+    )
 
 
 def quiet_libraries() -> None:

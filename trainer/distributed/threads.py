@@ -35,7 +35,7 @@ BUSY_CORES = 0.5
 
 def may_choose() -> bool:
     """Return whether the user leaves the number of threads to the trainer."""
-    return VARIABLE not in os.environ
+    return not os.environ.get(VARIABLE)
 
 
 def cores_of_rank() -> int:

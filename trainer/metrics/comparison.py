@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -78,7 +79,7 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
 
 def distinct_names(runs: Sequence[str]) -> list[str]:
     """Return as many of the last parts of each path as are needed to tell them apart, and two if folders differ."""
-    parts = [PurePath(run.rstrip("/")).parts for run in runs]
+    parts = [PurePath(os.path.abspath(run) if "://" not in run else run.rstrip("/")).parts for run in runs]
     fewest = 1 if len({path[:-1] for path in parts}) == 1 else 2
     by_length = (["/".join(path[-length:]) for path in parts] for length in range(fewest, max(map(len, parts)) + 1))
     return next((names for names in by_length if len(set(names)) == len(names)), list(runs))

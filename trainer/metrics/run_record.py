@@ -110,7 +110,7 @@ def read_record(run: str, copy: str | None = None) -> RunRecord:
     folder = copy or run
     path = Path(folder, RECIPE)
     try:
-        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+        recipe = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         ShownRecipe.model_validate(recipe, strict=True)
     except (OSError, ValueError) as error:
         fault = _first_fault(error) if isinstance(error, ValidationError) else error

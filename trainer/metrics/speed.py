@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import resource
 import socket
+import sys
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -222,11 +223,12 @@ def peak_memory() -> int:
     if accelerator.device_name() != "cpu":
         return int(accelerator.max_memory_allocated())
 
-    # getrusage would count the process that started this one.
-    if STATUS.exists():
-        peak = next(line for line in STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+    # getrusage would count the process that started this one. gVisor's file has no such line.
+    lines = STATUS.read_text(encoding="utf-8").splitlines() if STATUS.exists() else []
+    peak = next((line for line in lines if line.startswith("VmHWM:")), None)
+    if peak is not None:
         return 1024 * int(peak.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int) -> float | None:

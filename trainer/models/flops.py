@@ -135,6 +135,8 @@ def peak_flops(device: str) -> float | None:
 
     Example: `"NVIDIA H200"` -> `989e12`.
     """
+    if re.search(r"\b(Laptop|MIG|D|Ti|SUPER)\b", device):  # others than the whole card of that name
+        return None
     for name, peak in PEAKS.items():
         if re.search(rf"\b{name}\b", device):  # whole words: "A10" is not in "A100"
             return peak

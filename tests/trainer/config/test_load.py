@@ -8,7 +8,7 @@ import pytest
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.document import ROBERTA_BASE, shipped_recipe
-from trainer.config.load import load_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
+from trainer.config.load import load_recipe, read_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
 from trainer.config.record import dump_recipe
 from trainer.config.sections import MaskingSection
 
@@ -41,6 +41,10 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("lr=1e-3", r"^--set lr=1e-3: expected section\.key=value, .* Did you mean optimizer\.lr\?$"),
         ("data.pairs=[a, b]", r"""data\.pairs=\[a, b\] is no list: .* 'data\.pairs=\["a","b"\]'\.$"""),
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
+        ("model=3", r"expected section\.key=value, as in run\.seed=7\.$"),
+        ("data.pairs=[]", r"data\.pairs names no folder"),
+        ("run.local=s3://bucket/x", r"run\.local is 's3://bucket/x'\. Give a folder on a disk"),
+        ("data.cache=s3://bucket/x", r"data\.cache is 's3://bucket/x'"),
         ("run.seed", r"expected section\.key=value"),
         ("seed=1", r"expected section\.key=value"),
         ("run.log_every.x=1", "log_every is a value, not a section"),
@@ -71,6 +75,11 @@ def test_set_takes_toml_and_bare_words() -> None:
 def test_mistakes_are_named(change: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
         load_recipe(TINY, [change])
+
+
+def test_a_byte_order_mark_is_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(read_recipe(TINY), encoding="utf-8-sig")
+    assert load_recipe(str(tmp_path / "recipe.toml"), []) == load_recipe(TINY, [])
 
 
 def test_a_check_of_ours_is_told_once() -> None:

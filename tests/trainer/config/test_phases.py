@@ -72,6 +72,7 @@ def test_a_schedule_of_its_own_counts_from_the_phase_and_the_runs_goes_on_withou
             "\nsteps = 5\noptimizer = { lrr = 1 }\n",
             r"phase 2: unknown key optimizer\.lrr\. Did you mean .*\.lr\?",
         ),
+        ("\nsteps = 5\noptimizer = { kind = 'lamb' }\n", r"phase 2: optimizer\.kind cannot change between phases"),
         ("\nsteps = 5\nmodel = { layers = 1 }\n", r"phase 2: model\.layers cannot change"),
         ("\nsteps = 5\nmodel = { hidden_size = 64 }\n", r"phase 2: model\.hidden_size cannot change between phases"),
         ("\nsteps = 5\nmodel = { rope_base = 1e5 }\n", r"phase 2: model\.rope_base belongs to .*family is \"bert\""),
@@ -84,7 +85,7 @@ def test_a_schedule_of_its_own_counts_from_the_phase_and_the_runs_goes_on_withou
             r"phase 2: batch\.micro_batch 2 does not",
         ),
     ],
-    ids=["sum", "key", "model", "weights", "family", "warmup", "batch"],
+    ids=["sum", "key", "optimizer", "model", "weights", "family", "warmup", "batch"],
 )
 def test_mistakes_name_the_phase(tmp_path: Path, second: str, told: str) -> None:
     with pytest.raises(UsageError, match=told):
@@ -122,6 +123,16 @@ def test_pairs_of_a_later_phase_may_be_made_while_the_first_trains(
     values = [f"data.pairs={pairs}", f"run.output={tmp_path / 'run'}", "run.max_steps=12", "schedule.warmup_steps=3"]
     words = [word for value in values for word in ("--set", value)]
     assert main(["--config", str(config), *words]) == 0
+
+
+def test_pairs_of_a_later_phase_that_are_there_are_checked_before_the_first(
+    pairs: Path, byte_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = two_phases(tmp_path, f'\nsteps = 5\ndata = {{ pairs = "{byte_rows}" }}\n')
+    values = [f"data.pairs={pairs}", f"run.output={tmp_path / 'run'}", "run.max_steps=12", "schedule.warmup_steps=3"]
+    words = [word for value in values for word in ("--set", value)]
+    assert main(["--config", str(config), *words]) == 3
+    assert f"{byte_rows} has another vocabulary than {pairs}" in capsys.readouterr().err
 
 
 MODERN = """

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -86,3 +87,13 @@ def test_the_others_name_the_missing_rank_when_rank_0_ends(
     if first == WAITS:
         assert f"Rank 0 waited 2 s at 127.0.0.1:{port} for rank 2. " in told
         assert "recvValue failed" not in capfd.readouterr().err, "rank 0 keeps the store until the others have looked"
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    gpus = SimpleNamespace(device_name=lambda: "cuda", device_count=lambda: 1)
+    with pytest.raises(UsageError, match=r"LOCAL_RANK is 1, .* GPUs for 1 ranks, those of CUDA_VISIBLE_DEVICES=3"):
+        process_group.check_devices(gpus)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    process_group.check_devices(gpus)

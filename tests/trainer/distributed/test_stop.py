@@ -13,11 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
+from schemas.errors import UsageError
 from tests import forked
 from tests.trainer.conftest import SHRUNK, TIMED
 from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
 from trainer.distributed.stop import STOPPING, StopRequest, listened
+from trainer.report import main as report
 
 
 def wait_for(path: Path, process) -> None:
@@ -214,6 +216,19 @@ def test_tasks_of_srun_without_ranks_are_refused(training, tmp_path, monkeypatch
     assert main(training.flags(tmp_path / "run"), StopRequest()) == 2
     assert capsys.readouterr().err.count("clozeline: srun started 4 tasks, but RANK is not set") == told
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("name", "value"), [("MASTER_PORT", ""), ("LOCAL_WORLD_SIZE", "0"), ("RANK", "one")])
+def test_variables_that_are_no_numbers_are_named(monkeypatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=f"environment variable {name} is {value!r}, not a whole number"):
+        check_launcher()
+
+
+def test_a_task_of_a_scheduler_tells_errors_of_commands_without_ranks(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "2")
+    assert report([str(tmp_path / "none")]) == 2
+    assert f"clozeline: {tmp_path}/none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from tests.trainer.one_rank import group_of_one
-from trainer.metrics import ranks
+from trainer.metrics import ranks, speed
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
 from trainer.metrics.run_page import report
 from trainer.metrics.run_record import read_record
@@ -181,3 +181,9 @@ def test_the_ranks_of_a_line_are_those_of_the_line_before() -> None:
         (report,) = clock.end_interval(10).ranks
     assert (report.step, report.own_seconds, report.rank, report.host) == (5, 0.0, 0, socket.gethostname())
     assert report.peak_memory_bytes > 10**7
+
+
+def test_a_sandbox_whose_kernel_tells_no_peak_has_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(speed, "STATUS", tmp_path / "status")
+    (tmp_path / "status").write_text("VmSize:\t 100 kB\nVmRSS:\t 50 kB\n")
+    assert speed.peak_memory() > 10**7

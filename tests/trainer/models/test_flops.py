@@ -96,6 +96,8 @@ def test_windows_limit_what_a_token_attends_to() -> None:
         ("NVIDIA A10G", 70e12),
         ("NVIDIA GeForce RTX 4090", 165.2e12),
         ("AMD Instinct MI355X OAM", 2500e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
         ("AMD EPYC 9654 96-Core Processor", None),
     ],
 )
