@@ -310,7 +310,10 @@ class Watchdog:
         messages[self._rank] = self._message()
         everyone = ", ".join(describe(rank, message) for rank, message in enumerate(messages))
         reason = f"No sign of life from {', '.join(dead)}." if dead else f"All ranks are alive: {everyone}."
-        advice = "The same command resumes from the last checkpoint; engine.timeout_seconds controls this timeout."
+        advice = (
+            "The same command resumes from the last checkpoint; in a pretraining, engine.timeout_seconds controls this "
+            "timeout."
+        )
 
         # Not with the logger, because the blocked thread may hold its lock. A closed stderr must not prevent the exit.
         with contextlib.suppress(OSError, ValueError):

@@ -6,6 +6,7 @@ import argparse
 import re
 import signal
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 
 from schemas.command_line import CommandParser, Flags, folder_path, positive
@@ -67,7 +68,7 @@ def parser(prog: str = "python -m trainer.export") -> CommandParser:
         prog,
         "Write a checkpoint as a Hugging Face folder.",
         [f"{prog} out/run --output out/hf", f"{prog} out/run --output out/best --best --overwrite"],
-        "0 done, 2 usage or configuration, 4 bad checkpoint, 5 storage, 130 interrupted",
+        "0 done, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 130 interrupted",
     )
     what = "run.output of the recipe: a folder or a URL"
     top.add_argument("run", type=folder_path, metavar="RUN_DIR", help=what)
@@ -112,8 +113,8 @@ def _license(text: str) -> str:
 
 
 def _gigabytes(text: str) -> float:
-    """Return a positive number of gigabytes. argparse turns the error into its own."""
-    gigabytes = float(text)
-    if not 0 < gigabytes < 1e9:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number of gigabytes")
-    return gigabytes
+    """Return a positive number of gigabytes."""
+    with suppress(ValueError):
+        if 0 < float(text) < 1e9:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of gigabytes, such as 2.5")

@@ -128,7 +128,7 @@ def parser(prog: str) -> CommandParser:
         "Fine-tune an encoder on one task and measure it there.",
         [
             f"{prog} out/hf --task reviews.toml --output out/reviews --seeds 3",
-            f"{prog} models/bert-base --task glue/rte --data glue/RTE --output out/rte --set training.lr=3e-5",
+            f"{prog} models/bert-base --task glue/rte --data glue --output out/rte --set training.lr=3e-5",
         ],
         EXIT_CODES,
         NOTES,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from pathlib import Path
 
+from schemas import storage
 from schemas.errors import UsageError
 from schemas.folder_kinds import CHECKPOINT, CONFIG, RUN, START, SUITE, TUNED, what_is
 from trainer.models.hf_files import weight_files
@@ -30,11 +32,15 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 def check_encoder_folder(folder: str) -> None:
     """Raise UsageError unless a folder has the configuration of a Hugging Face encoder."""
+    if not storage.is_local(folder):
+        raise UsageError(f"{folder} is a URL. Download the encoder, and give a folder of this machine.")
     path = Path(folder)
-    if (path / CONFIG).is_file():
-        return
+    with storage.storage_errors_of(folder):
+        if (path / CONFIG).is_file():
+            return
+        is_there = path.exists()
 
-    if not path.exists():
+    if not is_there:
         raise UsageError(f"{folder} does not exist.{_nearest_folder(path)} {ADVICE}{_download_advice(folder)}")
     what = what_is(folder)
     inside = path / "hf"
@@ -83,7 +89,8 @@ def check_encoder_files(folder: str, random_weights: bool = False) -> None:
 
 def check_tokenizer_files(folder: str) -> None:
     """Raise UsageError unless a folder has a file from which transformers opens a tokenizer."""
-    names = [path.name for path in Path(folder).iterdir()]
+    with storage.storage_errors_of(folder):
+        names = os.listdir(folder)
     if not any(name in TOKENIZER_FILES or name.endswith(".model") for name in names):
         raise UsageError(
             f"{folder} has no tokenizer. Expected {', '.join(TOKENIZER_FILES)} or a *.model of sentencepiece. Export "

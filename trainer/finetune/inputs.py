@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError, StorageError, UsageError
 from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.distributed.stop import StopRequest
 
@@ -89,11 +89,13 @@ def read_inputs_of(folder: Path) -> dict[str, Any] | None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object in a file, None if the file is missing or damaged."""
+    """Return the JSON object in a file, None if the file is missing or damaged. Raises StorageError."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror}. The same command tries again.") from error
     return content if isinstance(content, dict) else None
 
 

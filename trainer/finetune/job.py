@@ -26,9 +26,15 @@ class FeatureSet(Dataset):
     """Examples, and the features that the task's kind made from them. Its items are what Trainer's collator takes."""
 
     def __init__(self, examples: Sequence[Example], features: list[Feature], for_training: bool = False):
-        """for_training: whether to drop what only `Kind.predictions` needs, which may take more memory than the row."""
+        """for_training: whether to drop what only `Kind.predictions` needs, which may take more memory than the row.
+
+        Labels that only some of the features have, as in a test set with data.skip_labels, are left out.
+        """
         if for_training:
             features = [{name: feature[name] for name in OF_THE_MODEL if name in feature} for feature in features]
+        partial = [name for name in TARGETS if len({name in feature for feature in features}) > 1]
+        if partial:
+            features = [{name: feature[name] for name in feature if name not in partial} for feature in features]
         self.examples = examples
         self.features = features
         self.lengths = [length_of(feature) for feature in features]

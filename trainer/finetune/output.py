@@ -8,8 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
 from schemas import storage
 from schemas.errors import StorageError
 from trainer.export.folder import follow_umask
@@ -55,7 +53,7 @@ def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # tokenizers raises no other kind where the disk is full
         raise StorageError(
             f"{final} cannot be written: {first_line(error)}. Free some space; the same command continues."
         ) from error

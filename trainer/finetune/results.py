@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas import storage
+from trainer.finetune.inputs import read_json
 from trainer.finetune.task import DEV
 
 RESULT_FILE = "result.json"
@@ -58,9 +59,10 @@ def write_seed_result(folder: Path, result: SeedResult) -> None:
 
 def read_seed_result(folder: Path) -> SeedResult | None:
     """Return a seed's result, or None if the seed is not finished."""
+    content = read_json(folder / RESULT_FILE)
     try:
-        return SeedResult(**json.loads((folder / RESULT_FILE).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return None if content is None else SeedResult(**content)
+    except TypeError:
         return None
 
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from schemas.terminal import counted
@@ -62,6 +63,7 @@ from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
+from trainer.micro_batches import DeviceMemoryError, device_name, is_out_of_memory
 from trainer.run_context import watch_ranks
 
 CHANGED = "Undo the change to continue it, choose another --output, or remove that folder."
@@ -81,7 +83,9 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
     spare_busy_cores()
-    with contextlib.ExitStack() as resources, watch_ranks(TIMEOUT_SECONDS) as watchdog:
+    # A rank that is alone waits for no other, and one of its steps may take long.
+    limit = TIMEOUT_SECONDS if dist.get_world_size() > 1 else inf
+    with contextlib.ExitStack() as resources, watch_ranks(limit) as watchdog:
         watchdog.at("comparing the files of all ranks")
         inputs = agreed(lambda: inputs_of(order, data, dist.get_world_size()))
         succeed_on_all_ranks(lambda: arguments_of(order.task, order.output))
@@ -195,11 +199,11 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
-    model = succeed_on_all_ranks(lambda: build_model(job, seed))
-    trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
-    trainer.fit()
-
-    scores, threshold = scored_sets(job, seed, trainer)
+    with noting_out_of_memory(device_of_rank()):
+        model = succeed_on_all_ranks(lambda: build_model(job, seed))
+        trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
+        trainer.fit()
+        scores, threshold = scored_sets(job, seed, trainer)
     result = SeedResult(
         seed=seed,
         epoch=trainer.best_epoch,
@@ -212,6 +216,21 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     run_on_rank_0(lambda: write_seed_result(folder, result))
     run_on_rank_0(lambda: remove_checkpoints(folder))
     return result
+
+
+@contextlib.contextmanager
+def noting_out_of_memory(device: torch.device) -> Iterator[None]:
+    """Turn running out of memory into a DeviceMemoryError, which says what takes less."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise DeviceMemoryError(
+            f"out of memory on {device_name(device)}. Lower training.batch or training.max_length, raise "
+            "trainer.gradient_accumulation_steps, or, if it ran out in a prediction, lower "
+            "trainer.per_device_eval_batch_size. The same command then continues, or begins again after such a change."
+        ) from error
 
 
 def scored_sets(job: Job, seed: int, trainer: FinetuneTrainer) -> tuple[dict[str, dict[str, float]], float | None]:

@@ -61,6 +61,9 @@ class SeedEvents(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.job.watchdog.at(f"seed {self.seed}, step {state.global_step + 1}")
 
+    def on_substep_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.job.watchdog.progress()
+
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if self.bar is not None:
             self.bar.close()

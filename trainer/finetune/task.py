@@ -53,13 +53,13 @@ class ColumnsSection(Section):
     """Which column of a file holds each part of an example.
 
     In TSV and CSV files a column is a name from the header or a number, counted from 0 (-1 is the last column). In
-    CoNLL files it is a number. In JSON files it is a key, with dots for nested keys ("passage.text"); a list of objects
-    on that path, such as the questions of a passage, makes one example per element. Several columns are joined into
-    one text with spaces.
+    CoNLL files it is a number. In JSON and Parquet files it is a key, with dots for nested keys ("passage.text"); a
+    list of objects on that path, such as the questions of a passage, makes one example per element. Several columns are
+    joined into one text with spaces.
     """
 
     id: Columns | None = Field(
-        default=None, description="Where an example's id is. If unset, its position in the file, from 0."
+        default=None, description="Where an example's id is. If unset, its position in the set, from 0."
     )
     text: Columns | None = Field(default=None, description="The text (kind sentence), or the first of two (pair).")
     text_pair: Columns | None = Field(default=None, description="The second text (kind pair).")
@@ -127,7 +127,7 @@ class TaskDataSection(Section):
         default="error",
         description="What happens to a line with too few or too many fields, an example whose text is empty, and an "
         'answer that is not in its context. "drop" leaves them out of training and dev sets and logs how many; test '
-        "sets keep them, with empty texts.",
+        "sets without labels keep them, with empty texts, but no sentence without words.",
     )
     find_answers: bool = Field(
         default=False,
@@ -305,4 +305,6 @@ def label_name(value: Any) -> str:
     """Return the name of a label that a file writes as text, number or boolean: 1 -> "1", True -> "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers next to missing ones
+        return str(int(value))
     return str(value)

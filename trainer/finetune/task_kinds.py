@@ -106,7 +106,8 @@ def _fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
         filled["format"] = file_format
 
     defaults: dict[str, Any] = {}
-    if file_format in ROW_FORMATS and data.get("header", True) is True:
+    has_names = file_format not in ("tsv", "csv") or data.get("header", True) is True
+    if file_format in ROW_FORMATS and has_names:
         defaults = {column: column for column in RULES[kind].columns + RULES[kind].optional}
     elif isinstance(file_format, str):
         defaults = COLUMNS_OF_FORMAT.get(file_format, {})

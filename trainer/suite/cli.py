@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from schemas.command_line import CommandParser, file_path, folder_path, local_folder, positive
-from trainer.command_line import EXIT_CODES, add_set_flag, run_until_stopped
+from trainer.command_line import add_set_flag, run_until_stopped
 from trainer.distributed.stop import StopRequest
 
 
@@ -36,7 +36,8 @@ def parser(prog: str) -> CommandParser:
             f"{prog} out/hf bert=models/bert-base --suite glue --data glue --output out/glue",
             f"{prog} out/run --checkpoints all --suite my_suite.toml --output out/over_time",
         ],
-        EXIT_CODES,
+        "0 done, 1 a job failed, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 75 stopped and "
+        "saved, 130 the same by Ctrl-C",
         '"Suites" in the documentation explains suite files. '
         "The same command continues a suite that was stopped or killed.",
     )

@@ -33,7 +33,7 @@ class Encoder:
 def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     """Return the encoders that the command line names as FOLDER or NAME=FOLDER.
 
-    A folder without a name gets the shortest unique ending of its path as its label.
+    The label of a folder without a name is that of `name_of`.
     random_weights: whether to add an encoder with the first folder's shape and random weights.
     Raises UsageError for a folder that lacks a configuration, weights or a tokenizer, and for two encoders with the
     same label.
@@ -42,8 +42,7 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
     for _, folder in named:
         check_encoder_files(folder)
 
-    short = short_names([folder for _, folder in named])
-    encoders = [Encoder(name or short[folder], folder) for name, folder in named]
+    encoders = [Encoder(name or name_of(folder), folder) for name, folder in named]
     if random_weights:
         encoders.append(Encoder(RANDOM, encoders[0].folder, random_weights=True))
 
@@ -62,22 +61,12 @@ def split_name(word: str) -> tuple[str | None, str]:
     return None, normal(word)
 
 
-def short_names(folders: Sequence[str]) -> dict[str, str]:
-    """Return a name for each folder: the last part of its path, with as many parent parts as make it unique."""
-    parts: dict[str, list[str]] = {}
-    for folder in folders:
-        parts[folder] = [part for part in Path(folder).absolute().parts if part != "/"]
+def name_of(folder: str) -> str:
+    """Return a name for a folder: the last part of its path, or the one before an `hf`, as exports are often called.
 
-    names = {}
-    for folder in folders:
-        ending = parts[folder]
-        for count in range(1, len(parts[folder]) + 1):
-            ending = parts[folder][-count:]
-            alike = [other for other in parts if parts[other][-count:] == ending]
-            if len(alike) == 1:
-                break
-
-        # The name also names a folder, which must not be hidden or contain characters that are special in a shell.
-        name = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(ending)).lstrip(".-_")
-        names[folder] = name or "encoder"
-    return names
+    It depends on no other folder, so that some may be added later.
+    """
+    place = Path(folder).absolute()
+    last = place.parent.name if place.name == "hf" else place.name
+    # The name also names a folder, which must not be hidden or contain characters that are special in a shell.
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", last).lstrip(".-_") or "encoder"

@@ -17,7 +17,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from schemas.errors import INTERRUPTED, PreemptedError
-from schemas.host_limits import usable_cores, usable_gpus
+from schemas.host_limits import available_bytes, usable_cores, usable_gpus
 from trainer.distributed.stop import StopRequest
 from trainer.logs import logger
 from trainer.metrics.presentation import duration
@@ -33,6 +33,9 @@ END_OF_LOG = 8192
 
 ERROR_PREFIX = "clozeline: "
 """The prefix of the error lines that trainer/command_line.py prints."""
+
+MEMORY_OF_A_JOB = 3 << 30
+"""Bytes that fine-tuning a BERT-base on a CPU takes, about."""
 
 Slot = dict[str, str]
 """Resources for one process: the environment variables that set its number of threads and its GPU."""
@@ -234,7 +237,8 @@ def slots(workers: int | None) -> list[Slot]:
 
     devices = usable_gpus()
     if not devices:
-        return [environment for _ in range(workers or usable_cores())]
+        suffices_for = max(1, available_bytes() // MEMORY_OF_A_JOB)
+        return [environment for _ in range(workers or min(usable_cores(), suffices_for))]
     return [
         environment | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]}
         for number in range(workers or len(devices))

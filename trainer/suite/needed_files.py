@@ -47,14 +47,16 @@ def files_of(section: TaskDataSection) -> list[str]:
 def matching(data: str, pattern: str) -> list[str]:
     """Return the files that match a pattern such as "blimp/*.jsonl", sorted, as paths relative to `data`.
 
-    Only the last part of the pattern may contain wildcards.
+    Only the last part of the pattern may contain wildcards. As in a shell, they match no name that begins with a dot,
+    such as macOS's ._x.jsonl.
     """
     folder, _, name_pattern = pattern.rpartition("/")
     location = path_in(data, folder) if folder else data
     if not storage.exists(location):
         return []
 
-    names = sorted(fnmatch.filter(storage.names(location), name_pattern))
+    visible = [name for name in storage.names(location) if not name.startswith(".") or name_pattern.startswith(".")]
+    names = sorted(fnmatch.filter(visible, name_pattern))
     if not folder:
         return names
     return [f"{folder}/{name}" for name in names]

@@ -12,6 +12,7 @@ A job writes its results last. It is done if they exist, belong to this encoder,
 from __future__ import annotations
 
 import shutil
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +21,9 @@ from statistics import fmean
 from typing import Any
 
 from schemas import storage
-from trainer.finetune.inputs import INPUTS_FILE, fingerprint_of, read_inputs_of, read_json
+from trainer.finetune.inputs import fingerprint_of, flattened, read_inputs_of, read_json
 from trainer.finetune.results import RESULTS_FILE
+from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.suite.encoders import Encoder
@@ -111,7 +113,7 @@ def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job
         words=tuple(words),
         needs=needs,
         is_done=partial(is_finetuned, output, folder, plan.seeds),
-        prepare=partial(remove_if_of_another, output, folder) if source is not None else lambda: None,
+        prepare=partial(remove_if_of_another, output, folder if source is not None else None, task.task),
         score=lambda: shown_score(plan, plan.results(encoder, name), task),
     )
 
@@ -201,11 +203,20 @@ def is_of_encoder(output: Path, folder: str) -> bool:
     return recorded.get("encoder") == fingerprint_of(folder)
 
 
-def remove_if_of_another(output: Path, folder: str) -> None:
-    """Remove the results of a task if the encoder that it started from has changed.
+def remove_if_of_another(output: Path, folder: str | None, task: Task) -> None:
+    """Remove the results of a task if the encoder that it started from has changed, or what a failed job has left.
 
-    That encoder changes when more seeds of the earlier task are run and one of the new seeds is the best.
+    folder: of an earlier task's encoder, which changes when more seeds are run and one of these is the best; None if
+    the encoder is the suite's. A job may have failed because of a value of the task, which is then another one.
     """
-    if (output / INPUTS_FILE).is_file() and not is_of_encoder(output, folder):
+    recorded = read_inputs_of(output)
+    if recorded is None:
+        return
+    if folder is not None and not is_of_encoder(output, folder):
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)
+    elif not (output / RESULTS_FILE).exists():
+        before, now = flattened(recorded.get("task", {})), flattened(tomllib.loads(dump_task(task)))
+        if any(before.get(key, value) != value for key, value in now.items()):
+            logger.info("%s: the task has changed since this job failed, so it starts over.", output)
+            shutil.rmtree(output)

@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel
 
 from schemas import storage
-from schemas.errors import DataError
+from schemas.errors import DataError, UsageError
 from schemas.randomness import key
 from trainer.command_line import exit_code_of
 from trainer.finetune.examples import TagExample
@@ -132,6 +132,8 @@ def layer_vectors(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> Ite
         batch = kind.collate([examples[number] for number in numbers])
         inputs = {name: values.to(model.device) for name, values in batch.items() if name not in TARGETS}
         layers = model(**inputs, output_hidden_states=True).hidden_states
+        if len({layer.shape[1] for layer in layers}) > 1:
+            raise UsageError("the layers of this encoder have different numbers of tokens, so they cannot be probed.")
 
         # Copy all layers of a batch to the CPU as one array: 330 MB for a base model and rows of 128 tokens.
         hidden_LBTH = torch.stack([kind.padded_right(layer.float(), inputs) for layer in layers]).cpu().numpy()

@@ -210,7 +210,8 @@ def with_results(plan: Plan, inputs: dict[str, Any]) -> dict[str, Any]:
 
 def inputs_of_task(task: Task, data: str) -> dict[str, Any]:
     """Return the values of a task, and the hash of each of its files. data: the folder of the files."""
-    return task.model_dump(mode="json") | {"files": digests_of(files_of(task.data), data)}
+    values = task.model_dump(mode="json", exclude={"source": True, "training": {"save_every"}})  # change no result
+    return values | {"files": digests_of(files_of(task.data), data)}
 
 
 def digests_of(files: list[str], data: str) -> dict[str, str]:

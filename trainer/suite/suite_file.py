@@ -152,7 +152,9 @@ def open_suite(name: str, only: Sequence[str], changes: Sequence[str], data: str
 
 
 def path_of(name: str) -> Path:
-    """Return the path of a suite's file. Shipped names come before paths."""
+    """Return the path of a suite's file. Shipped names come before paths. Raises UsageError for a URL."""
+    if "://" in name:
+        raise UsageError(f"--suite {name} is a URL. Give a file of this machine; --data may be a URL.")
     return SUITES / f"{name}{TOML}" if name in suite_names() else Path(name)
 
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from schemas.errors import UsageError
+from schemas.errors import StorageError, UsageError
 from tests.trainer.finetune.tasks import write_task
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
@@ -23,10 +23,12 @@ from trainer.finetune.kinds import kind_of
 from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import write_model
-from trainer.finetune.run import CHANGED, inputs_of
+from trainer.finetune.results import read_seed_result
+from trainer.finetune.run import CHANGED, inputs_of, noting_out_of_memory
 from trainer.finetune.seed_events import DivergedError
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
+from trainer.micro_batches import DeviceMemoryError
 
 
 def task_of(kind: str, **data: Any) -> Task:
@@ -199,3 +201,18 @@ def test_a_last_update_that_was_too_large_is_an_error(finetune, encoder, tmp_pat
     assert done.returncode == 1, done.stderr
     assert "scores that are NaN or infinite. Lower training.lr" in done.stderr and "Traceback" not in done.stderr
     assert DivergedError.everywhere and not (tmp_path / "out/hf").exists()
+
+
+def test_running_out_of_memory_says_what_takes_less() -> None:
+    told = r"^out of memory on cpu\. Lower training\.batch"
+    with pytest.raises(DeviceMemoryError, match=told), noting_out_of_memory(torch.device("cpu")):
+        torch.empty(1 << 60)
+    with pytest.raises(RuntimeError, match="other"), noting_out_of_memory(torch.device("cpu")):
+        raise RuntimeError("other")
+
+
+def test_a_result_that_cannot_be_read_is_not_trained_again(tmp_path: Path) -> None:
+    assert read_seed_result(tmp_path) is None
+    (tmp_path / "result.json").mkdir()
+    with pytest.raises(StorageError, match=r"result\.json cannot be read"):
+        read_seed_result(tmp_path)

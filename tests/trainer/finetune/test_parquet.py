@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from schemas.errors import DataError
-from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample
+from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample, is_labeled
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.task import Task
 from trainer.finetune.task_kinds import fill_defaults
@@ -88,3 +88,18 @@ def test_damaged_file_and_missing_column_are_named(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").write_bytes(b"PAR1 not really PAR1")
     with pytest.raises(DataError, match=r"train.parquet cannot be read as Parquet"):
         read(tmp_path, "sentence")
+
+
+def test_hidden_answers_and_missing_labels(tmp_path: Path) -> None:
+    rows = {"id": ["q"], "context": ["Anna sings."], "question": ["Who?"]}
+    written(tmp_path, rows | {"answers": [{"text": ["Anna"], "answer_start": [0]}]})
+    hidden = datasets.Dataset.from_dict(rows | {"answers": [{"text": [], "answer_start": []}]})
+    hidden.to_parquet(tmp_path / "test.parquet")
+    found = read(tmp_path, "span", test="test.parquet").test
+    assert found == [SpanExample("q", "Who?", "Anna sings.", (), False)] and not is_labeled(found[0])
+
+    labels = {"label": datasets.ClassLabel(names=["no", "yes"])}
+    written(tmp_path, {"text": ["a", "b", "c"], "label": [0, 1, -1], "image": [b"x"] * 3}, labels)
+    with pytest.raises(DataError, match=r'row 2: the label is missing.*skip_labels = \["-1"\]'):
+        read(tmp_path, "sentence")
+    assert [example.id for example in read(tmp_path, "sentence", skip_labels=["-1"]).train] == ["0", "1"]

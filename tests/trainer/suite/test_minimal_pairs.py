@@ -33,6 +33,16 @@ def test_the_score_is_the_sum_over_masked_tokens(
     assert found == pytest.approx([plain_score(model, tokenizer, text, within_words) for text in SENTENCES], rel=1e-4)
 
 
+def test_a_head_that_does_not_call_its_named_layer_scores_the_same(vocab: Path, tmp_path: Path) -> None:
+    write_encoder("bert", vocab, tmp_path)
+    tokenizer = open_masked_lm(str(tmp_path), random_weights=True)[1]
+    config = transformers.MobileBertConfig(vocab_size=len(tokenizer), num_hidden_layers=2)
+    torch.manual_seed(0)
+    model = transformers.MobileBertForMaskedLM(config).eval()
+    found = log_likelihoods(model, tokenizer, SENTENCES, True)
+    assert found == pytest.approx([plain_score(model, tokenizer, text, True) for text in SENTENCES], rel=1e-3)
+
+
 @torch.inference_mode()
 def plain_score(model: torch.nn.Module, tokenizer: object, text: str, within_words: bool) -> float:
     """One token at a time, with all logits."""
@@ -138,6 +148,7 @@ def test_a_file_without_names_is_its_own_paradigm(tmp_path: Path) -> None:
 def test_files_are_scored_once(masked_lm: Callable[[int], Path], tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 2)):
         write_lines(tmp_path / f"pairs/{name}.jsonl", minimal_pairs(6, seed))
+    (tmp_path / "pairs/._a.jsonl").write_bytes(b"\xff")
     words = [str(masked_lm(0)), "--data", str(tmp_path), "--files", "pairs/*.jsonl", "--output", str(tmp_path / "out")]
     assert main(words, "test") == 0
     first = json.loads((tmp_path / "out/results.json").read_text())

@@ -11,7 +11,7 @@ import tomli_w
 
 from schemas.errors import DataError, UsageError
 from tests.trainer.suite.conftest import changed
-from trainer.suite.encoders import encoders_of, short_names
+from trainer.suite.encoders import encoders_of, name_of
 from trainer.suite.needed_files import missing_files, without_missing
 from trainer.suite.suite_file import open_suite, suite_names
 
@@ -176,8 +176,7 @@ def test_a_task_is_skipped_with_the_one_that_it_starts_from_and_optional_parts_a
 
 
 def test_folders_get_short_names(tmp_path: Path) -> None:
-    assert short_names(["/a/bert", "/b/roberta"]) == {"/a/bert": "bert", "/b/roberta": "roberta"}
-    assert short_names(["/a/x/hf", "/b/x/hf"]) == {"/a/x/hf": "a-x-hf", "/b/x/hf": "b-x-hf"}
+    assert [name_of(path) for path in ("/a/bert", "/a/x/hf", "/a/.y/hf/", "/hf")] == ["bert", "x", "y", "encoder"]
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         for file in ("config.json", "tokenizer.json", "model.safetensors"):

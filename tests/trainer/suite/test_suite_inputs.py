@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,11 +13,11 @@ import pytest
 from schemas.errors import UsageError
 from tests.trainer.suite.conftest import subject_lines, write_lines, write_task
 from trainer.finetune.inputs import check_inputs, record_inputs
-from trainer.finetune.task_file import read_task
+from trainer.finetune.task_file import dump_task, read_task
 from trainer.suite.checkpoints import exported
 from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
-from trainer.suite.plan import PROBE, Plan
+from trainer.suite.plan import PROBE, Plan, remove_if_of_another
 from trainer.suite.run import inputs_of, with_results
 from trainer.suite.suite_file import SuiteTask, TaskEntry, open_suite
 
@@ -166,3 +167,23 @@ def test_an_interrupted_suite_owns_its_folder(plan: Plan) -> None:
     claim_with(plan)
     (plan.output / "notes.txt").write_text("Mine.")
     claim_with(plan)
+
+
+def test_what_a_failed_job_left_is_removed_if_its_task_has_changed(suite_file: Path, tmp_path: Path) -> None:
+    task = read_task(str(suite_file.parent / "tags.toml"), ["training.lr=0.1"])
+    output = tmp_path / "out"
+    record_inputs(output, {"task": tomllib.loads(dump_task(task))})
+    remove_if_of_another(output, None, task)
+    assert output.exists()
+    lower = read_task(str(suite_file.parent / "tags.toml"), ["training.lr=0.01"])
+    (output / "results.json").write_text("{}")
+    remove_if_of_another(output, None, lower)
+    assert output.exists()
+    (output / "results.json").unlink()
+    remove_if_of_another(output, None, lower)
+    assert not output.exists()
+
+
+def test_how_often_states_are_saved_is_no_input(suite_file: Path, plan: Plan) -> None:
+    claim_with(replace(plan, suite=open_suite(str(suite_file), [], [])))
+    claim_with(replace(plan, suite=open_suite(str(suite_file), [], ["training.save_every=7"])))

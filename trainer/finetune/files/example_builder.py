@@ -8,7 +8,7 @@ from schemas.errors import DataError
 from schemas.terminal import counted
 from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExample, TagExample, TextExample
 from trainer.finetune.files.labels import choice_position, class_id, name_of, number
-from trainer.finetune.files.records import BadRowError, Record
+from trainer.finetune.files.records import BadRowError, Record, check_unicode
 from trainer.finetune.files.sets import ExampleSet
 from trainer.finetune.task import TRAIN, Column, Columns, Task, label_name
 
@@ -44,9 +44,9 @@ class ExampleBuilder:
         return self._text_example(record, id_)
 
     def has_skipped_label(self, record: Record) -> bool:
-        """Return whether the label of a record is one of data.skip_labels."""
+        """Return whether the label of a record is one of data.skip_labels, of which "-1" means none as well."""
         skipped = self.data.skip_labels
-        return bool(skipped) and name_of(value_of(record, self.columns.label), record.place) in skipped
+        return bool(skipped) and (name_of(value_of(record, self.columns.label), record.place) or "-1") in skipped
 
     # ---- Texts with a label ----
 
@@ -241,14 +241,3 @@ def tags_of(record: Record, column: Column | None) -> list[Any]:
     if not isinstance(tags, list):
         raise DataError(f"{record.place}: the tags are {tags!r:.60}, expected a list with one for each word.")
     return tags
-
-
-def check_unicode(text: str, place: str) -> None:
-    """Raise DataError for a text with a lone surrogate, which JSON can express but tokenizers reject."""
-    if text.isascii():
-        return
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        character = ascii(text[error.start])
-        raise DataError(f"{place}: {character} at character {error.start} is not a Unicode character.") from error

@@ -75,7 +75,11 @@ def rows_of(found: Any, wanted: Wanted, place: str, is_first: bool) -> list[Reco
     if not isinstance(found, dict):
         raise DataError(f"{place}: expected a JSON object, found {found!r:.60}.")
 
-    rows = _expand(found, {column: tuple(str(column).split(".")) for column in wanted}, place)
+    # A key may itself have dots, as pandas writes it.
+    paths: dict[Column, tuple[Column, ...]] = {
+        column: (column,) if column in found else tuple(str(column).split(".")) for column in wanted
+    }
+    rows = _expand(found, paths, place)
     for row in rows:
         for column, is_required in wanted.items():
             if not is_required or column in row:
@@ -90,7 +94,7 @@ def rows_of(found: Any, wanted: Wanted, place: str, is_first: bool) -> list[Reco
     return [Record(place, row) for row in rows]
 
 
-def _expand(found: dict[str, Any], paths: dict[Column, tuple[str, ...]], place: str) -> list[Row]:
+def _expand(found: dict[str, Any], paths: dict[Column, tuple[Column, ...]], place: str) -> list[Row]:
     """Return the rows inside an object. Each row holds those columns that the object has.
 
     paths: for each column, the keys that lead to it from this object.

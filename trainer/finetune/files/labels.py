@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.errors import DataError, UsageError, nearest_name
-from trainer.finetune.files.records import listed
+from trainer.finetune.files.records import check_unicode, listed
 from trainer.finetune.task import label_name
 
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
@@ -26,7 +26,9 @@ def name_of(value: Any, place: str) -> str | None:
         return None
     if isinstance(value, list | dict):
         raise DataError(f"{place}: the label is {value!r:.60}, expected text, a number or true/false.")
-    return label_name(value).strip() or None
+    name = label_name(value).strip()
+    check_unicode(name, place)
+    return name or None
 
 
 def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> int | None:
@@ -55,7 +57,10 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
 
 
 def _missing_label(place: str, expected: str) -> DataError:
-    return DataError(f"{place}: the label is missing. Expected {expected}. Add it, or remove the example.")
+    return DataError(
+        f"{place}: the label is missing. Expected {expected}. Add it, or remove the example; "
+        'data.skip_labels = ["-1"] leaves out all without one.'
+    )
 
 
 def are_fractions(labels: Sequence[str]) -> bool:

@@ -21,21 +21,33 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
     wanted columns each row is a question, as the Hub has SQuAD: id, context, question, answers.
     """
     try:
-        table = pq.read_table(pa.BufferReader(storage.read(path)))
+        file = pq.ParquetFile(pa.BufferReader(storage.read(path)))
+        table = file.read(_columns(file.schema_arrow.names, wanted))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(f"{path} cannot be read as Parquet ({reason}). Copy it again, or set data.format.") from error
 
     names = _label_names(table.schema)
     records: list[Record] = []
-    for number, row in enumerate(table.to_pylist()):
+    rows = table.to_pylist()
+    has_answers = any(_answers(row) for row in rows)  # test files may have none for any question
+    for number, row in enumerate(rows):
         place = f"{path} row {number}"
         row |= {column: _named(row[column], names[column]) for column in names if column in row}
         if wanted:
             records += rows_of(row, wanted, place, is_first=not records)
         else:
-            records.append(Record(place, _question(row)))
+            is_impossible = {"is_impossible": not _answers(row)} if has_answers else {}
+            records.append(Record(place, is_impossible | row | {"answers": _answers(row)}))
     return records
+
+
+def _columns(names: list[str], wanted: Wanted) -> list[str] | None:
+    """Return the columns to read: without pictures and others that no one wants, if all that are wanted are there."""
+    first_keys = {str(column).partition(".")[0]: is_required for column, is_required in wanted.items()}
+    if not wanted or any(is_required and key not in names for key, is_required in first_keys.items()):
+        return None
+    return [name for name in names if name in first_keys]
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
@@ -63,11 +75,10 @@ def _named(value: Any, names: list[str]) -> Any:
     return names[value] if value in range(len(names)) else value
 
 
-def _question(row: dict[Any, Any]) -> dict[Any, Any]:
-    """Return a question as in SQuAD's JSON. The Hub has a list of texts and one of starts."""
+def _answers(row: dict[Any, Any]) -> Any:
+    """Return the answers of a question as in SQuAD's JSON. The Hub has a list of texts and one of starts."""
     answers = row.get("answers")
     if not isinstance(answers, dict) or not {"text", "answer_start"} <= answers.keys():
-        return row
+        return answers
     pairs = zip(answers["text"], answers["answer_start"], strict=True)
-    found = [{"text": text, "answer_start": start} for text, start in pairs]
-    return {"is_impossible": not found, **row, "answers": found}
+    return [{"text": text, "answer_start": start} for text, start in pairs]

@@ -15,7 +15,7 @@ from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, t
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, name_of
 from trainer.finetune.files.parquet import read_parquet
-from trainer.finetune.files.records import BadRowError, Record, Wanted
+from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode
 from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.files.tables import read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
@@ -150,7 +150,7 @@ def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
     """Return an example's id from its file, or its position in the set if the task names no id column."""
     if builder.task.kind == "span":
         found = value_of(record, "id")
-        return str(position if found is None else found)
+        return _checked_id(record, str(position if found is None else found))
 
     columns = columns_of(builder.columns.id)
     if not columns:
@@ -159,7 +159,12 @@ def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
     values = [value_of(record, column) for column in columns]
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
         raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
-    return "-".join(str(value) for value in values)
+    return _checked_id(record, "-".join(str(value) for value in values))
+
+
+def _checked_id(record: Record, id_: str) -> str:
+    check_unicode(id_, record.place)
+    return id_
 
 
 def _advice(builder: ExampleBuilder) -> str:

@@ -83,3 +83,14 @@ def listed(names: Sequence[str]) -> str:
     """Return names joined by commas, at most the first SHOWN_NAMES of them."""
     more = len(names) - SHOWN_NAMES
     return ", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_unicode(text: str, place: str) -> None:
+    """Raise DataError for a text with a lone surrogate, which JSON can express but tokenizers reject."""
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        character = ascii(text[error.start])
+        raise DataError(f"{place}: {character} at character {error.start} is not a Unicode character.") from error
