@@ -14,7 +14,7 @@ from pipeline.text_card import came_in
 from schemas.charts import Part, bars, histogram, split
 from schemas.manifest import Manifest
 from schemas.pages import render
-from schemas.text_facts import facts_of
+from schemas.text_facts import MAX_LISTED, facts_of, largest_first
 from schemas.vocabulary import Vocabulary
 from schemas.vocabulary_kinds import SPACE, SPACE_SIGN
 
@@ -38,7 +38,6 @@ FATES = {"masked": "the mask token", "kept": "the token itself", "random": "anot
 MAX_SAMPLE_ROWS = 12
 """Number of rows that the card shows."""
 
-MAX_LISTED_SOURCES = 24
 
 Row = dict[str, Any]
 """A row of a pair shard, values by column."""
@@ -67,11 +66,21 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
         sources=bars(commonest_sources(manifest), sum(statistics["tokens_by_source"].values())),
         commonest_tokens=bars(statistics["commonest_tokens"], sampled_tokens),
         duplicate_rows=statistics["duplicate_rows"],
-        ledger=[(entry.reason, entry.source, f"{entry.count:,}") for entry in manifest.ledger],
+        ledger=_ledger(manifest),
         options=_options(manifest),
         rows=[row_view.show(row) for row in sample.slice(0, MAX_SAMPLE_ROWS).to_pylist()],
         special={role: row_view.text(vocabulary.special_id(role)) for role in ("sep", "unk", "mask")},
     )
+
+
+def _ledger(manifest: Manifest) -> list[tuple[str, str, str]]:
+    """Return (reason, source, count), of many the most frequent and a sum of the rest; ledger.parquet has them all."""
+    entries = manifest.ledger
+    if len(entries) > MAX_LISTED:
+        entries = sorted(entries, key=lambda entry: -entry.count)
+    shown = [(entry.reason, entry.source, f"{entry.count:,}") for entry in entries[:MAX_LISTED]]
+    others = entries[MAX_LISTED:]
+    return shown + ([(f"{len(others):,} others", "", f"{sum(one.count for one in others):,}")] if others else [])
 
 
 # Facts
@@ -114,15 +123,8 @@ def mask_kind(manifest: Manifest) -> str:
 
 
 def commonest_sources(manifest: Manifest) -> list[tuple[str, int]]:
-    """Return (source, tokens), largest first. A last entry sums all but the first MAX_LISTED_SOURCES."""
-    # Sources of equal size are sorted by name, so that the order is deterministic.
-    sources = sorted(manifest.statistics["tokens_by_source"].items(), key=lambda item: (-item[1], item[0]))
-    shown = sources[:MAX_LISTED_SOURCES]
-    others = sources[MAX_LISTED_SOURCES:]
-
-    if others:
-        shown.append((f"{len(others)} others", sum(tokens for _, tokens in others)))
-    return shown
+    """Return (source, tokens), largest first, then a sum of the others."""
+    return largest_first(manifest.statistics["tokens_by_source"].items())
 
 
 # Sections

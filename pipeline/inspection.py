@@ -23,7 +23,7 @@ from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import NAME, Manifest, check_sizes, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import counted, padded
-from schemas.text_facts import DomainFacts, TextFacts, facts_of, with_others
+from schemas.text_facts import MAX_LISTED, DomainFacts, TextFacts, facts_of, largest_first, with_others
 from schemas.vocabulary import (
     COUNTS_FILE,
     TOKENIZER_FILE,
@@ -239,7 +239,10 @@ def show_statistics(statistics: dict[str, Any]) -> Iterator[str]:
             continue
 
         yield name
-        for key, entry in value.items():
+        shown = value.items()
+        if len(value) > MAX_LISTED and all(isinstance(entry, int) for entry in value.values()):
+            shown = largest_first(shown)
+        for key, entry in shown:
             yield f"    {key:<26} {_as_text(entry)}"
 
 

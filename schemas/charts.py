@@ -276,15 +276,16 @@ def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
 
 def short(value: float) -> str:
     """Return a number with three significant digits. Example: `short(12345)` -> `"12.3k"`."""
+    rounded = float(f"{value:.3g}")
     for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:.3g}{name}"
-    return f"{value:.3g}"
+        if abs(rounded) >= unit:
+            return f"{rounded / unit:.3g}{name}"
+    return f"{rounded:.3g}"
 
 
 def percent(share: float) -> str:
     """Return a share of one in percent with three significant digits. Example: `percent(0.12345)` -> `"12.3%"`."""
-    return f"{100 * share:.3g}%"
+    return f"{100 * share:.3g}%" if share < 9.995 else f"{100 * share:,.0f}%"
 
 
 # Histograms and bars

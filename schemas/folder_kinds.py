@@ -127,6 +127,11 @@ def is_file(path: str) -> bool:
 
 
 def is_pipeline_folder(path: str) -> bool:
-    """Return whether `path` is a finished folder that a job of the pipeline wrote."""
-    is_finished = storage.exists(storage.join(path, MANIFEST))
-    return is_finished and not storage.exists(storage.join(path, STATE))
+    """Return whether `path` is a finished folder that a job of the pipeline wrote, even if its manifest is damaged."""
+    manifest = storage.join(path, MANIFEST)
+    if not storage.exists(manifest) or storage.exists(storage.join(path, STATE)):
+        return False
+    try:
+        return "format_version" in json.loads(storage.read(manifest))  # others have files of that name, too
+    except (ValueError, TypeError, RecursionError):
+        return True

@@ -126,7 +126,14 @@ def usable_gpus() -> list[str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None or not found:
         return found
-    return list(takewhile(lambda name: name not in ("", "-1"), map(str.strip, visible.split(","))))  # as CUDA does
+    # As CUDA does: up to the first name of no GPU, and none if one is named twice.
+    names = list(takewhile(lambda name: name in found or name.startswith(("GPU-", "MIG-")), _names(visible)))
+    return names if len(set(names)) == len(names) else []
+
+
+def _names(listed: str) -> Iterator[str]:
+    for name in listed.split(","):
+        yield str(int(name)) if name.strip().isdecimal() else name.strip()
 
 
 def _count_gpus() -> int:

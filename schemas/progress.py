@@ -65,6 +65,9 @@ class Bar:
             colour="green" if takes_color(sys.stderr) else None,
             **_size_on_screen(),
         )
+        if self._bar.disable:  # by TQDM_DISABLE
+            self._bar = None
+            return
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._draw_regularly, name="progress", daemon=True)
         self._thread.start()
@@ -96,7 +99,7 @@ class Bar:
     def close(self) -> None:
         """Take the bar off the terminal, or end its line if it stays."""
         global _shown
-        if not self.is_drawn:
+        if self._bar is None or self._ended.is_set():
             return
         self._ended.set()
         self._thread.join(JOIN_SECONDS)

@@ -83,19 +83,10 @@ def check_nulls(batches: list[pa.RecordBatch], path: str) -> None:
     before = 0
     for batch in batches:
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            row = first_null(column) if name not in MAY_BE_NULL and may_hold_null(column) else None
+            row = first_null(column) if name not in MAY_BE_NULL else None
             if row is not None:
                 raise bad_row(path, before + row, f"a null in {name}")
         before += batch.num_rows
-
-
-def may_hold_null(column: Any) -> bool:
-    """Return False if a column certainly has no null at any depth, according to the counts that Arrow stores."""
-    while column.null_count == 0:
-        if not pa.types.is_list(column.type):
-            return False
-        column = column.values
-    return True
 
 
 def first_null(column: Any) -> int | None:

@@ -11,6 +11,7 @@ that should exist and does not, StorageError for a disk or a store that refuses.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import os
@@ -194,11 +195,15 @@ def sync_folder(path: str) -> None:
     if os.name == "nt":
         return
 
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with contextlib.suppress(PermissionError):  # a folder that may be written, but not read
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP):  # what some network mounts answer
+                raise
+        finally:
+            os.close(handle)
 
 
 def move(source: str, target: str) -> None:

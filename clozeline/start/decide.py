@@ -11,7 +11,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import inf, log
+from math import inf, isfinite, log
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
@@ -348,7 +348,7 @@ def changes(
 
     train = plan["train"]
     before, recipe = train.get("run.max_hours"), train["config"]
-    if hours is None or hours == before or not isinstance(before, int | float):
+    if hours is None or hours == before or not isinstance(before, int | float) or not isfinite(before):
         return sections
     now, why = _within(CPU_RECIPES, hours), FOR_CPU
     is_decided = recipe == _within(CPU_RECIPES, before)

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from clozeline.start.decide import Sections, Setting
-from pipeline.flags import Switch, flags_of
-from pipeline.options import VocabJob
+from pipeline.flags import Flag, Switch, flags_of
+from pipeline.options import PairsJob, ShardJob, VocabJob
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 from schemas.host_limits import usable_gpus
+from schemas.terminal import one_line
 
 NAME = "clozeline.toml"
 
@@ -44,6 +45,14 @@ HEADER = """\
 HAVE_OPPOSITES = [name for name, (flag, _) in flags_of(VocabJob).items() if isinstance(flag, Switch) and flag.off_help]
 """Switches with a flag for each state: --lowercase and --no_lowercase. Only `vocab` has any."""
 
+TAKE_SEVERAL = [
+    name
+    for job in (ShardJob, VocabJob, PairsJob)
+    for name, (flag, _) in flags_of(job).items()
+    if isinstance(flag, Flag) and flag.many
+]
+"""Flags with several words, as of a list. Others take one, in which commas stand between."""
+
 Values = dict[str, dict[str, Any]]
 """What the file says: the values of each section."""
 
@@ -57,7 +66,7 @@ OFFERED = {
 
 def to_text(sections: Sections, folder: str, command: str) -> str:
     """Return the file. folder: what was looked at. command: the one that made it."""
-    parts = [HEADER.format(command=command), f"[start]\nfolder = {_value(folder)}\n"]
+    parts = [HEADER.format(command=one_line(command)), f"[start]\nfolder = {_value(folder)}\n"]
     for name, settings in sections.items():
         parts.append("\n".join([f"[{name}]", *_lines(settings)]) + "\n" + OFFERED.get(name, ""))
     return "\n".join(parts)
@@ -108,14 +117,14 @@ def _value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_value, value))}]"
     # JSON's strings, numbers and booleans are TOML's, but for the letters that it escapes as pairs.
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def read_text(path: str) -> str:
-    """Read the file. Raises UsageError if it is not UTF-8."""
+    """Read the file. Raises UsageError if it is not UTF-8, and StorageError."""
     try:
-        with open(path, encoding="utf-8-sig") as file:  # editors on Windows may begin files with a byte order mark
-            return file.read()
+        text = storage.read(path).decode("utf-8-sig")  # editors on Windows may begin files with a byte order mark
+        return text.replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise _not_toml(path, error) from error
 
@@ -277,7 +286,8 @@ def _flags(section: dict[str, Any]) -> list[str]:
             continue
         words.append(f"--{key}")
         if isinstance(value, list):
-            words += map(str, value)
+            texts = [str(one) for one in value]
+            words += texts if key in TAKE_SEVERAL else [",".join(texts)]
         elif value is not True:
             words.append(_number(value) if isinstance(value, float) else str(value))
     return words

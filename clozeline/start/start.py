@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import select
 import shlex
-import signal
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -33,7 +31,7 @@ from pipeline.look import look_at, look_lines
 from schemas import progress, storage
 from schemas.command_line import filled
 from schemas.errors import DataError, UsageError
-from schemas.folder_kinds import CHECKPOINT, MODEL, RUN, SUITE, TUNED, what_is
+from schemas.folder_kinds import CHECKPOINT, MODEL, RUN, SUITE, TUNED, is_pipeline_folder, what_is
 from schemas.terminal import counted, one_line, print_lines
 from schemas.urls import normal
 from trainer.checkpoint.run_lock import held
@@ -47,6 +45,9 @@ def start(options: argparse.Namespace, prog: str) -> int:
             f"FOLDER {options.input} is a web address. Download it first (wget, or `hf download` for a data set), and "
             "give the folder or file."
         )
+    for flag, given in (("FOLDER", options.input), ("--output", output)):
+        if given != given.encode(errors="ignore").decode():
+            raise UsageError(f"{flag} {storage.printable(given)} is not UTF-8. Rename it: the plan has to name it.")
     _refuse_output(options.input, output)
     storage.check_writable_folder(output)
 
@@ -133,6 +134,11 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
         )
     changed = changes(plan, options.hours, options.language, lambda: look_at(options.input))
     hours = plan["train"].get("run.max_hours")
+    if options.hours is not None and not isinstance(hours, int | float):
+        raise UsageError(
+            f"--hours {options.hours:g} changes nothing: {storage.printable(path)} has no run.max_hours, so its other "
+            "keys say how long the training is."
+        )
     if changed.get("train"):
         print(
             f"--hours {options.hours:g} replaces run.max_hours = {hours:g} of {one_line(path)}. Leave the flag out to "
@@ -184,7 +190,7 @@ def _refuse_output(given: str, output: str) -> None:
         raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
     folder, written = os.path.realpath(given), os.path.realpath(output)
     for flag, path in (("FOLDER", given), ("--output", output)):
-        if os.path.exists(os.path.join(path, "manifest.json")):
+        if os.path.isdir(path) and is_pipeline_folder(path):
             raise UsageError(f"{flag} {storage.printable(path)} is a result of `clozeline`. Give another folder.")
     what = what_is(given) if os.path.isdir(given) else ""
     has_weights = what == MODEL and any(name.endswith((".safetensors", ".bin")) for name in os.listdir(given))
@@ -204,24 +210,10 @@ def _refuse_output(given: str, output: str) -> None:
 
 def _is_agreed() -> bool:
     """Ask on a terminal whether to begin. Without one the answer is yes."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         return True
     print("Begin? [Y/n] ", end="", flush=True)
-    _wait_for_input()
     return sys.stdin.readline().strip(" \r").lower() in ("\n", "y\n", "yes\n")
-
-
-def _wait_for_input() -> None:
-    """Wait for a line or a signal. A mere read would miss a Ctrl-C that comes just before it and wait for the next."""
-    woken, waker = os.pipe()
-    os.set_blocking(waker, False)
-    before = signal.set_wakeup_fd(waker)
-    try:
-        select.select([sys.stdin, woken], [], [])
-    finally:
-        signal.set_wakeup_fd(before)
-        os.close(woken)
-        os.close(waker)
 
 
 # ---- Lines for the terminal ----

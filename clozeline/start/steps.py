@@ -91,8 +91,8 @@ class Record:
         if not os.path.exists(path):
             return cls(output)
         try:
-            with open(path, encoding="utf-8") as file:
-                return cls(output, {name: Begun(**entry) for name, entry in json.load(file).items()})
+            content = json.loads(storage.read(path))
+            return cls(output, {name: Begun(**entry) for name, entry in content.items()})
         except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{storage.printable(path)} is damaged ({error}). Write {{}} into it: all steps are run again, "
@@ -160,21 +160,27 @@ def _section_hint(error: str) -> str:
 def _check_model(recipe: Recipe, plan: Values, place: str) -> None:
     """Raise UsageError if the vocabulary, or the length of the rows, is not for the model."""
     config, vocab, entries = plan["train"]["config"], plan["vocab"], recipe.model.vocab_size
+    size, rows = (_number(plan[name].get(key)) for name, key in (("vocab", "size"), ("pairs", "max_length")))
     begins_with_folder = recipe.model.init_from is not None or recipe.model.tile_from is not None
-    if not begins_with_folder and entries not in (None, vocab.get("size")):
+    if not begins_with_folder and entries not in (None, size):
         raise UsageError(
-            f"{place}, [train]: {config} is for a vocabulary of {entries} entries, and size is {vocab.get('size')} "
+            f"{place}, [train]: {config} is for a vocabulary of {entries} entries, and size is {size} "
             'under [vocab]. Write "model.vocab_size" = "none" under [train], which takes the size that the vocabulary '
             f"has, or size = {entries} under [vocab] if the text is large enough for it."
         )
     if recipe.model.family == "roberta" and vocab.get("model") != "bytebpe":
         raise UsageError(f'{place}, [vocab]: roberta, of {config}, needs a vocabulary of model = "bytebpe".')
-    rows, longest = plan["pairs"].get("max_length"), recipe.model.max_position_embeddings
+    longest = recipe.model.max_position_embeddings
     if isinstance(rows, int) and longest is not None and rows > longest:
         raise UsageError(
             f"{place}, [pairs]: max_length {rows} is above the {longest} tokens that the model takes. Lower it, or "
             f"write model.max_position_embeddings = {rows} under [train]."
         )
+
+
+def _number(value: Any) -> Any:
+    """Return a value of the plan, of which a number may be in quotes."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
 def pairs_warning(steps: list[Step], plan: Values) -> list[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import main
+from pipeline.inspection import inspect_all
 
 PARAGRAPH = "We hold that this is so, and that all of us can see it. " * 20
 MAY_BE_PARAGRAPHS = "If these are paragraphs, text_layout = file makes each file a document."
@@ -37,6 +40,62 @@ def test_a_long_line_is_a_document_if_no_line_is_blank() -> None:
     plan = planned("zh.txt")
     assert plan["text_layout"] == "line" and plan["holdout"] == 0.06
     assert planned("poem.txt")["text_layout"] == "blank_line"
+
+
+def test_a_manifest_of_another_program_is_no_result_of_ours() -> None:
+    write_files(40, f"{PARAGRAPH}\n\n{PARAGRAPH}\n")
+    Path("texts/manifest.json").write_text('{"text": "The river is long.", "files": 40}')
+    assert planned("texts")["input"] == ["texts"]
+    assert "of text in 41 documents" in "\n".join(inspect_all(["texts"], 1))
+
+
+def test_names_that_a_plan_cannot_hold_and_others(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "a\nb\x7f"
+    Path(odd).mkdir()
+    Path(odd, "a.txt").write_text(f"{PARAGRAPH}\n\n" * 900)
+    assert planned(odd)["input"] == [odd]
+    Path(os.fsdecode(b"caf\xe9")).mkdir()
+    assert main(["start", os.fsdecode(b"caf\xe9"), "--plan_only"]) == 2
+    assert "is not UTF-8. Rename it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("filters = ['c4', 'gopher']", "clozeline shard .*--filters c4,gopher"),
+        ("languages = ['en', 'de']", "--languages en,de"),
+    ],
+)
+def test_a_list_is_one_word_where_a_flag_takes_one(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(40, f"{PARAGRAPH}\n\n" * 9)
+    planned("texts")
+    place = Path("out/texts/clozeline.toml")
+    section = "pairs" if "languages" in line else "shard"
+    place.write_text(place.read_text().replace(f"[{section}]\n", f"[{section}]\n{line}\n"))
+    assert main(["start", "texts", "--output", "out/texts", "--plan_only"]) == 0
+    assert re.search(told, capsys.readouterr().out)
+
+
+def test_hours_of_a_plan_without_hours_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(40, f"{PARAGRAPH}\n\n" * 9)
+    planned("texts")
+    place = Path("out/texts/clozeline.toml")
+    place.write_text(
+        place.read_text()
+        .replace("run.max_hours", "run.max_steps")
+        .replace('"run.max_steps" = ', '"run.max_steps" = 9000 # ')
+    )
+    assert main(["start", "texts", "--output", "out/texts", "--hours", "3", "--plan_only"]) == 2
+    assert "--hours 3 changes nothing" in capsys.readouterr().err
+
+
+def test_quoted_numbers_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    write_files(40, f"{PARAGRAPH}\n\n" * 9)
+    planned("texts")
+    place = Path("out/texts/clozeline.toml")
+    place.write_text(re.sub(r"max_length = 128", 'max_length = "512"', place.read_text()))
+    assert main(["start", "texts", "--output", "out/texts", "--plan_only"]) == 2
+    assert "max_length 512 is above the 128 tokens" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

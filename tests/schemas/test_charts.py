@@ -18,6 +18,7 @@ from schemas.charts import (
     bins,
     chart,
     mean,
+    percent,
     quantile,
     round_levels,
     short,
@@ -91,3 +92,15 @@ def test_bins_hold_every_length_once(length: int, most: int) -> None:
 def test_quantiles() -> None:
     assert [quantile([0, 1, 1, 0, 2], share) for share in (0.25, 0.5, 0.75, 1)] == [1, 2, 4, 4]
     assert mean([0, 1, 1, 0, 2]) == pytest.approx(2.75) and mean([0, 0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(999_999, "1M"), (999.7, "1k"), (12_345, "12.3k"), (0.5, "0.5"), (-1_500, "-1.5k"), (0, "0")]
+)
+def test_short_numbers_change_their_unit_once_they_are_rounded(value: float, shown: str) -> None:
+    assert short(value) == shown
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.12345, "12.3%"), (9.999, "1,000%"), (12.5, "1,250%")])
+def test_percentages_have_no_exponent(share: float, shown: str) -> None:
+    assert percent(share) == shown

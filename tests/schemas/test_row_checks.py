@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.row_checks import first_null, may_hold_null
+from schemas.row_checks import first_null
 
 ROWS = st.lists(st.none() | st.lists(st.none() | st.lists(st.none() | st.integers(0, 9), max_size=3), max_size=3))
 NESTED = pa.list_(pa.list_(pa.uint16()))
@@ -22,9 +22,3 @@ def test_no_null_is_missed(rows: list, start: int) -> None:
     column = pa.array(rows, NESTED).slice(min(start, len(rows)))
     expected = holds_null(rows[start:])
     assert (first_null(column) is not None) == expected
-    assert not expected or may_hold_null(column)
-
-
-@given(st.lists(st.lists(st.lists(st.integers(0, 9)))))
-def test_columns_without_nulls_are_spared(rows: list) -> None:
-    assert not may_hold_null(pa.array(rows, NESTED))
