@@ -61,10 +61,9 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_memory(recipe, options.config)
     recording = NOTHING
     if options.profile is not None:
-        after = WARM_UP_STEPS if options.profile_after is None else options.profile_after
-        recording = Recording(options.profile, after)
+        recording = Recording(options.profile, options.profile_after)
         check_recording(recording, recipe.run)
-    elif options.profile_after is not None:
+    elif options.profile_after != WARM_UP_STEPS:
         raise UsageError("--profile_after is for --profile N, which is not given.")
     check_folders(recipe)
 
@@ -174,8 +173,8 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     look.add_argument("--describe", action="store_true", help=what)
     what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
     look.add_argument("--profile", type=int, metavar="N", help=what)
-    what = f"steps of this start that come before those of --profile (default: {WARM_UP_STEPS})"
-    look.add_argument("--profile_after", type=int, metavar="STEPS", help=what)
+    what = "steps of this start that come before those of --profile"
+    look.add_argument("--profile_after", type=int, default=WARM_UP_STEPS, metavar="STEPS", help=what)
     add_launcher_flag(flags)
     flags.hint = recipe_hint
     return flags
