@@ -15,7 +15,6 @@ vectors and the checkpoints are not counted.
     tiny as it was      the recipe that shipped earlier as `tiny` (small_bert.toml)
     NAME                one of our recipes. NAME+KEY=VALUE changes a key; +4x256 and +6x384 change the shape, and
                         +drawn_embeddings, +drawn_attention and others leave out one part of the initial weights;
-                        +causal_first, +short_rows_first and +small_batches_first change the first half of the time;
                         +averaged scores the mean weights of checkpoints from the last quarter of the steps
     NAME untrained      the weights that it starts from; `NAME random`: the same without model.initial_*
 
@@ -46,7 +45,6 @@ import torch
 from drawing import write_svg
 from quality_measure import HeldOut, read_held_out
 from quality_ours import (
-    FIRST_HALVES,
     HERE,
     NEVER,
     PARTS,
@@ -55,7 +53,6 @@ from quality_ours import (
     export_untrained,
     one_thread,
     time_steps,
-    train_in_halves,
     train_ours,
 )
 from transformers import AutoModelForMaskedLM
@@ -78,14 +75,12 @@ Key = tuple[str, float, int]
 class Contestant:
     """One of our recipes, as a name such as "cpu_hour+4x256+optimizer.lr=1e-3" or "tiny untrained" gives it.
 
-    start: "untrained" or "random" for the weights before training, "" for a training. first_half: the keys that are
-    different in the first half of the time.
+    start: "untrained" or "random" for the weights before training, "" for a training.
     """
 
     recipe: str
     start: str
     settings: Settings
-    first_half: Settings
 
 
 @dataclass(frozen=True)
@@ -170,12 +165,8 @@ def make_data(out: Path) -> None:
     """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text."""
     commands.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
 
-    for text, pairs, length in (
-        ("text", "pairs", 128),
-        ("held_out_text", "held_out_pairs", 128),
-        ("text", "short_pairs", 32),
-    ):
-        rows = f"--objective full_sentences --max_length {length}"
+    for text, pairs in (("text", "pairs"), ("held_out_text", "held_out_pairs")):
+        rows = "--objective full_sentences --max_length 128"
         command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
         commands.make(out / pairs, command)
     statistics = out / "statistics"
@@ -222,12 +213,8 @@ def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]
         export_untrained(contestant.recipe, folder, settings, options.device)
         return {"steps": 0, "tokens": 0, "seconds": 0.0, "curve": []}
     if options.time_only:
-        if contestant.first_half:
-            sys.exit(f"{name}: --time_only is not for contestants whose first half differs.")
-        time_steps(contestant.recipe, folder, [settings], options.device)
+        time_steps(contestant.recipe, folder, settings, options.device)
         return {}
-    if contestant.first_half:
-        return train_in_halves(contestant.recipe, minutes * 60, folder, settings, contestant.first_half)
     return train_ours(contestant.recipe, minutes * 60, folder, settings, options.device)
 
 
@@ -241,21 +228,18 @@ def contestant_of(name: str) -> Contestant:
         sys.exit(f'{name}: "{start}" is not "untrained" or "random".')
 
     settings: Settings = {}
-    first_half: Settings = {}
     for part in parts:
         key, equals, value = part.partition("=")
-        if part in FIRST_HALVES:
-            first_half = FIRST_HALVES[part]
-        elif part in PARTS:
+        if part in PARTS:
             settings |= PARTS[part]
         elif equals:
             settings[key] = value
         else:
-            sys.exit(f'{name}: "{part}" is not KEY=VALUE, nor one of {", ".join([*PARTS, *FIRST_HALVES])}.')
+            sys.exit(f'{name}: "{part}" is not KEY=VALUE, nor one of {", ".join(PARTS)}.')
 
     if start == "random":
         settings |= PARTS["drawn"]
-    return Contestant(recipe, start, settings, first_half)
+    return Contestant(recipe, start, settings)
 
 
 def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -14,17 +14,15 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import commands
 import psutil
-import tomli_w
 
 from schemas import storage
-from trainer.config.load import recipe_text
+from trainer.metrics.log import read_metrics
 
 HERE = Path(__file__).parent
 
@@ -77,60 +75,17 @@ PARTS: dict[str, Settings] = {
 """What may stand behind a name and a plus instead of KEY=VALUE. Wider models need lower learning rates."""
 
 
-FIRST_HALVES: dict[str, Settings] = {
-    "causal_first": {"objective.kind": "clm"},
-    "short_rows_first": {"data.pairs": "short_pairs", "batch.global_batch": 32, "batch.micro_batch": 16},
-    "small_batches_first": {"batch.global_batch": 4, "batch.micro_batch": 4},
-}
-"""What may stand behind a name and a plus, too: keys that are different in the first half of the time.
-
-Short rows have 32 tokens, and four times as many are in a step. Their folder is next to that of the other pairs."""
-
-
 def train_ours(name: str, seconds: float, folder: Path, settings: Settings, device: str) -> dict[str, Any]:
     """Time some steps, then train as many as fit into `seconds`, with ten evaluations whose time does not count.
 
     name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change, evaluation.every for fewer evaluations.
     Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
     """
-    (seconds_a_step,) = time_steps(name, folder, [settings], device)
+    seconds_a_step = time_steps(name, folder, settings, device)
     steps = max(1, int(seconds / seconds_a_step))
     lines = train_steps(name, steps, folder, settings, device)
     curve = [(step * seconds_a_step, loss) for step, loss in evaluations_of(lines)]
     return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
-
-
-def train_in_halves(
-    name: str, seconds: float, folder: Path, settings: Settings, first_half: Settings
-) -> dict[str, Any]:
-    """Do the same on a CPU with a first phase of half the time, in which some keys are different.
-
-    The schedule of the learning rate spans both phases.
-    """
-    first_half = dict(first_half)
-    if "data.pairs" in first_half:
-        first_half["data.pairs"] = Path(settings["data.pairs"]).with_name(first_half["data.pairs"])
-
-    step_seconds = time_steps(name, folder, [settings | first_half, settings], "cpu")
-    steps = [max(1, int(seconds / 2 / seconds_a_step)) for seconds_a_step in step_seconds]
-    recipe = folder / "recipe.toml"
-    recipe.write_text(tomli_w.dumps(with_phases(name, steps, first_half)))
-    lines = train_steps(str(recipe), sum(steps), folder, settings, "cpu")
-
-    curve = []
-    for step, loss in evaluations_of(lines):
-        first_steps = min(step, steps[0])
-        curve.append((first_steps * step_seconds[0] + (step - first_steps) * step_seconds[1], loss))
-    return {"steps": sum(steps), "tokens": lines[-1]["tokens"], "seconds": seconds, "curve": curve}
-
-
-def with_phases(name: str, steps: list[int], first_half: Settings) -> dict[str, Any]:
-    """Return the content of a shipped recipe with two phases of these steps, the first one with other keys."""
-    first: dict[str, Any] = {"steps": steps[0]}
-    for key, value in first_half.items():
-        section, key_of_section = key.split(".")
-        first.setdefault(section, {})[key_of_section] = str(value) if isinstance(value, Path) else value
-    return tomllib.loads(recipe_text(name)) | {"phases": [first, {"steps": steps[1]}]}
 
 
 def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
@@ -146,7 +101,7 @@ def train_steps(name: str, steps: int, folder: Path, settings: Settings, device:
     run = folder / "run"
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
     commands.export(run, folder / "hf", averaged)
-    return metrics_of(run)
+    return read_metrics(str(run))
 
 
 def evaluations_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
@@ -163,16 +118,12 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
     commands.export(run, folder / "hf", averaged=1)
 
 
-def time_steps(name: str, folder: Path, cases: list[Settings], device: str) -> list[float]:
-    """Return the seconds per step with each of these settings, measured once per device.
-
-    They are kept in FOLDER/step_seconds.json, or step_seconds_cuda.json.
-    """
+def time_steps(name: str, folder: Path, settings: Settings, device: str) -> float:
+    """Return the seconds per step, measured once and kept in FOLDER/step_seconds.json, or step_seconds_cuda.json."""
     path = folder / ("step_seconds.json" if device == "cpu" else f"step_seconds_{device}.json")
     if not path.exists():
-        seconds = [time_a_step(name, folder / "timed", settings, device) for settings in cases]
-        storage.publish(str(path), json.dumps(seconds).encode())
-    return json.loads(path.read_text())
+        storage.publish(str(path), json.dumps([time_a_step(name, folder / "timed", settings, device)]).encode())
+    return json.loads(path.read_text())[0]
 
 
 def time_a_step(name: str, run: Path, settings: Settings, device: str) -> float:
@@ -199,9 +150,9 @@ def look(
     Raises RuntimeError if the trainer ends first.
     """
     process = psutil.Process(trainer.pid)
-    seen = len(metrics_of(run))
+    seen = len(read_metrics(str(run)))
     while trainer.poll() is None:
-        lines = metrics_of(run)
+        lines = read_metrics(str(run))
         if len(lines) > seen and lines[-1]["step"] > after_step:
             times = process.cpu_times()
             seconds = times.user + times.system if device == "cpu" else float(lines[-1]["seconds"])
@@ -210,16 +161,6 @@ def look(
         seen = len(lines)
         time.sleep(0.005)
     raise RuntimeError(f"The trainer ended with code {trainer.returncode} while its steps were timed.")
-
-
-def metrics_of(run: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a run's metrics."""
-    path = run / "metrics.jsonl"
-    if not path.exists():
-        return []
-    text = path.read_text()
-    complete = text[: text.rfind("\n") + 1]
-    return [json.loads(line) for line in complete.splitlines()]
 
 
 def command(name: str, run: Path, steps: int, settings: Settings) -> list[str]:

@@ -24,11 +24,10 @@ def quality(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_name_is_a_recipe_with_changes(quality: ModuleType) -> None:
-    contestant = quality.contestant_of("cpu_hour+4x256+optimizer.lr=1e-3+causal_first")
+    contestant = quality.contestant_of("cpu_hour+4x256+optimizer.lr=1e-3")
     assert (contestant.recipe, contestant.start) == ("cpu_hour", "")
     assert contestant.settings["model.hidden_size"] == "256"
     assert contestant.settings["optimizer.lr"] == "1e-3", "a later part replaces a value of an earlier one"
-    assert contestant.first_half == {"objective.kind": "clm"}
 
     assert quality.contestant_of("tiny as it was").recipe == "tiny as it was"
     assert quality.contestant_of("tiny untrained").start == "untrained"
