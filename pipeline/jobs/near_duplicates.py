@@ -22,7 +22,6 @@ Documents to drop go from `check`, each small star and `finish` to the exchange 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -80,36 +79,29 @@ single bucket; and placements."""
 ReadTables = Callable[[], list[pa.Table]]
 """Returns one table per stream. A step whose single stream may be too large for one table gets ReadPieces instead."""
 
+Relaying = tuple[Shuffle, Staging]
+"""How exchanges pass data, and where."""
+
 
 # ---- The plan ----
 
 
-@dataclass(frozen=True)
-class NearDuplicatePlan:
-    """How the search for near-duplicates is divided among workers.
+def plans_for(survey: CorpusSurvey) -> Plans:
+    """Return how the documents of a corpus, its edges and its shards are divided among workers.
 
-    buckets: number of buckets for bands and signatures.
-    star_buckets: number of buckets for edges; smaller, because most documents have no edges.
-    is_small: whether one worker connects all edges, so that the exchanges of stars stay empty.
-    merges_runs: whether runs are merged before they are read.
+    Each plan's details are whether one worker connects all edges, so that the exchanges of stars stay empty. There are
+    fewer buckets of edges than of documents, because most documents have none.
     """
-
-    buckets: int
-    star_buckets: int
-    is_small: bool
-    merges_runs: bool
-
-
-def plan_near_duplicates(survey: CorpusSurvey, run_buckets: int) -> NearDuplicatePlan:
-    """Return the plan for a corpus whose runs are cut into `run_buckets`, a power of two."""
     needed = -(-survey.documents // BUCKET_DOCUMENTS)
     buckets = 1 << max(0, needed - 1).bit_length()
-    return NearDuplicatePlan(
-        buckets=buckets,
-        star_buckets=max(1, buckets // 4),
-        is_small=survey.documents <= UNION_FIND_DOCUMENTS,
-        merges_runs=survey.merges_runs or buckets > run_buckets,
-    )
+    merges_runs = survey.merges_runs or buckets > SIGNATURE_BUCKETS
+    is_small = survey.documents <= UNION_FIND_DOCUMENTS
+    return {
+        DOCUMENTS: Plan(buckets, merges_runs, details=is_small),
+        STARS: Plan(max(1, buckets // 4)),
+        LAST: Plan(1),
+        SHARDS: Plan(survey.num_shards),
+    }
 
 
 def rounds_for(input_bytes: int) -> int:
@@ -132,40 +124,23 @@ def rounds_for(input_bytes: int) -> int:
 # ---- The graph ----
 
 
-@dataclass(frozen=True)
-class Search:
-    """What the graph is built for.
-
-    survey: a single CorpusSurvey. seed: determines the placements. rounds: number of rounds of stars; 0 for a small
-    input.
-    """
-
-    survey: AsSingleton
-    seed: int
-    rounds: int
-    shuffle: Shuffle
-    staging: Staging
-
-
-def near_duplicates_to_drop(runs: PCollection, corpus: Search) -> list[Relayed]:
-    """Return the streams of documents to drop, numbered from 1 up, for the exchange of the shards.
-
-    runs: the reports of all runs.
-    """
-    return _Graph(runs, corpus).build()
-
-
-class _Graph:
+class NearDuplicates:
     """Connects the steps, and collects the streams of documents to drop that they make."""
 
-    def __init__(self, runs: PCollection, corpus: Search):
+    def __init__(self, runs: PCollection, survey: AsSingleton, seed: int, rounds: int, relaying: Relaying):
+        """runs: the reports of all runs. survey: a single CorpusSurvey. seed: determines the placements.
+
+        rounds: number of rounds of stars; 0 for a small input.
+        """
         self._runs = runs
-        self._corpus = corpus
-        self._plans = AsSingleton(runs.pipeline | "Plan near-duplicates" >> call_once(_plans, corpus.survey))
+        self._seed = seed
+        self._number_of_rounds = rounds
+        self._relaying = relaying
+        self._plans = AsSingleton(runs.pipeline | "Plan near-duplicates" >> call_once(plans_for, survey))
         self._dropped: list[Relayed] = []
 
-    def build(self) -> list[Relayed]:
-        """Return the streams of documents to drop."""
+    def to_drop(self) -> list[Relayed]:
+        """Return the streams of documents to drop, numbered from 1 up, for the exchange of the shards."""
         edges = self._check(self._send(self._pair()))
 
         # By the plan, one of the two streams of edges is empty: of few documents, for the last step; of many, for the
@@ -173,7 +148,7 @@ class _Graph:
         of_few_documents, *of_many_documents = edges
         sources = [of_few_documents, *map(self._rounds, of_many_documents)]
 
-        finish = partial(finish_stars, seed=self._corpus.seed)
+        finish = partial(finish_stars, seed=self._seed)
         step = Step("near-finish", finish, LAST, [self._output_of_dropped()])
         self._dropped += self._relay(sources, step)
         return self._dropped
@@ -201,10 +176,10 @@ class _Graph:
     def _check(self, delivered: Relayed) -> list[Relayed]:
         """Return the edges between similar documents."""
         outputs = [self._output_of_dropped(), Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST)]
-        if self._corpus.rounds:
+        if self._number_of_rounds:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))
 
-        check = partial(check_candidates, seed=self._corpus.seed, rounds=self._corpus.rounds)
+        check = partial(check_candidates, seed=self._seed, rounds=self._number_of_rounds)
         step = Step("near-check", check, DOCUMENTS, outputs)
         dropped, *edges = self._relay([delivered], step)
         self._dropped.append(dropped)
@@ -212,7 +187,7 @@ class _Graph:
 
     def _rounds(self, edges: Relayed) -> Relayed:
         left = edges
-        for number in range(self._corpus.rounds):
+        for number in range(self._number_of_rounds):
             left = self._round(left, number)
         return left
 
@@ -222,11 +197,11 @@ class _Graph:
         step = Step(name, make_large_stars, STARS, [at_larger_ends], in_pieces=True)
         (large,) = self._relay([edges], step)
 
-        is_last = number == self._corpus.rounds - 1
+        is_last = number == self._number_of_rounds - 1
         left = Output(Stream(0, "small-stars", EDGE_SCHEMA), STARS)
         if is_last:
             left = Output(Stream(1, "small-stars", EDGE_SCHEMA), LAST)
-        make = partial(make_small_stars, seed=self._corpus.seed, is_last=is_last)
+        make = partial(make_small_stars, seed=self._seed, is_last=is_last)
         step = Step(f"near-small-{number}", make, STARS, [self._output_of_dropped(), left])
         dropped, small = self._relay([large], step)
         self._dropped.append(dropped)
@@ -237,17 +212,7 @@ class _Graph:
         return Output(Stream(number, f"dropped-{number}", DROPPED_SCHEMA), SHARDS)
 
     def _relay(self, sources: Sequence[Source], step: Step) -> list[Relayed]:
-        return relay(sources, step, self._plans, self._corpus.shuffle, self._corpus.staging)
-
-
-def _plans(survey: CorpusSurvey) -> Plans:
-    plan = plan_near_duplicates(survey, SIGNATURE_BUCKETS)
-    return {
-        DOCUMENTS: Plan(plan.buckets, plan.merges_runs, details=plan),
-        STARS: Plan(plan.star_buckets, details=plan),
-        LAST: Plan(1, details=plan),
-        SHARDS: Plan(survey.num_shards),
-    }
+        return relay(sources, step, self._plans, *self._relaying)
 
 
 def _numbered_index(run: Report, name: str) -> tuple[int, list]:
@@ -287,7 +252,7 @@ def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Itera
 
 
 def check_candidates(
-    bucket: int, read_tables: ReadTables, plan: NearDuplicatePlan, seed: int, rounds: int
+    bucket: int, read_tables: ReadTables, is_small: bool, seed: int, rounds: int
 ) -> Iterator[Addressed]:
     """Connect similar documents. Outputs: 0 documents to drop, 1 edges for the last step, 2 edges for large stars."""
     (delivered,) = read_tables()
@@ -296,7 +261,7 @@ def check_candidates(
 
     stars = components.small_stars(edges, centers)
     yield 0, dropped_batch(stars.dropped, seed)
-    if plan.is_small or rounds == 0:
+    if is_small or rounds == 0:
         yield 1, _last_batch(stars)
     else:
         yield 2, _batch_for_large_stars(stars)

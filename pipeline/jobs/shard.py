@@ -32,7 +32,7 @@ from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.domains import CountDomains, with_domains
-from pipeline.jobs.near_duplicates import SHARDS, Search, near_duplicates_to_drop, rounds_for
+from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
 from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
 from pipeline.jobs.shard_options import one_listing, resolved
@@ -375,8 +375,8 @@ class ShardCorpora(beam.PTransform):
 
         if self.job.dedup == "minhash":
             rounds = rounds_for(self.input_bytes)
-            search = Search(survey, self.job.seed, rounds, self.shuffle, self.staging)
-            streams += near_duplicates_to_drop(runs, search)
+            search = NearDuplicates(runs, survey, self.job.seed, rounds, (self.shuffle, self.staging))
+            streams += search.to_drop()
 
         return streams
 

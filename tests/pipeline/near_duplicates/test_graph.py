@@ -18,7 +18,7 @@ from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Shuffle
 from pipeline.exchange.exchange import Exchange, Plan, Step
 from pipeline.exchange.runs import encode_run
-from pipeline.jobs.near_duplicates import Search, near_duplicates_to_drop
+from pipeline.jobs.near_duplicates import NearDuplicates
 from pipeline.near_duplicates.bands import band_rows
 from pipeline.near_duplicates.signatures import (
     SIGNATURE_BUCKETS,
@@ -76,7 +76,7 @@ def dropped(folder: Path, documents: dict[int, list[str]], survey: CorpusSurvey,
         surveyed = AsSingleton(pipeline | "Survey" >> beam.Create([survey]))
         plan = AsSingleton(pipeline | "Plan" >> beam.Create([{"shards": Plan(SHARDS)}]))
         runs = pipeline | "Runs" >> beam.Create(reports)
-        streams: list[Any] = list(near_duplicates_to_drop(runs, Search(surveyed, 0, 3, shuffle, staging)))
+        streams: list[Any] = list(NearDuplicates(runs, surveyed, 0, 3, (shuffle, staging)).to_drop())
         for place, stream in enumerate(streams):
             assert stream.stream.number == place + 1
         consumed = pipeline | Exchange(streams, Step("consume", consume, "shards"), plan, shuffle, staging)

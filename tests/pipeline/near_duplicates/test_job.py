@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.exchange.exchange import Plan
 from pipeline.exchange.runs import Keys
 from pipeline.jobs import near_duplicates as steps
-from pipeline.jobs.near_duplicates import NearDuplicatePlan
 from pipeline.near_duplicates.bands import BAND_SCHEMA, band_rows
 from pipeline.near_duplicates.components import EDGE_SCHEMA
 from pipeline.near_duplicates.signatures import SIGNATURE_SCHEMA, signature_rows
@@ -32,12 +32,12 @@ def dropped_by_steps(minima: dict[int, np.ndarray], buckets: int, runs: int) -> 
         bands.append((band_batch["band"].to_numpy(), band_batch))
         signatures.append((ids, signature_rows(ids, minima_DM)))
 
-    plan = NearDuplicatePlan(buckets, buckets, is_small=True, merges_runs=False)
-    requests = relayed(steps.pair_bands, [(bands, BAND_SCHEMA)], buckets, plan, in_pieces=True)[0]
+    is_small = True
+    requests = relayed(steps.pair_bands, [(bands, BAND_SCHEMA)], buckets, is_small, in_pieces=True)[0]
     sources = [(signatures, SIGNATURE_SCHEMA), (requests, REQUEST_SCHEMA)]
-    deliveries = relayed(steps.send_signatures, sources, buckets, plan)[0]
-    checked = relayed(_check, [(deliveries, DELIVERY_SCHEMA)], buckets, plan)
-    last = relayed(_finish, [(checked[1], EDGE_SCHEMA)], 1, plan)[0]
+    deliveries = relayed(steps.send_signatures, sources, buckets, is_small)[0]
+    checked = relayed(_check, [(deliveries, DELIVERY_SCHEMA)], buckets, is_small)
+    last = relayed(_finish, [(checked[1], EDGE_SCHEMA)], 1, is_small)[0]
     for keys, rows in checked[0] + last:
         _check_keys(keys, rows["document"].to_numpy())
     return {document for _, rows in checked[0] + last for document in rows["document"].to_pylist()}
@@ -86,9 +86,11 @@ def test_steps_drop_what_the_reference_drops(families: list[tuple[int, int]], bu
 
 def test_the_plan_keeps_buckets_small() -> None:
     survey = _survey(40)
-    assert steps.plan_near_duplicates(survey, 256) == NearDuplicatePlan(1, 1, is_small=True, merges_runs=False)
+    few = steps.plans_for(survey)
+    assert (few["documents"], few["stars"], few["last"]) == (Plan(1, False, details=True), Plan(1), Plan(1))
     survey = _survey(3_300_000_000)
-    assert steps.plan_near_duplicates(survey, 256) == NearDuplicatePlan(16384, 4096, is_small=False, merges_runs=True)
+    many = steps.plans_for(survey)
+    assert (many["documents"], many["stars"]) == (Plan(16384, True, details=False), Plan(4096))
 
 
 @pytest.mark.parametrize(("input_bytes", "rounds"), [(1e9, 0), (2e9, 3), (160e9, 3), (1e12, 5), (10e12, 8)])
