@@ -25,10 +25,9 @@ from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Addressed, Shuffle, Stream
 from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, relay
 from pipeline.exchange.runs import Keys
-from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard, write_draft
+from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard
 from pipeline.shard.repeats import PLACE_SCHEMA, SPAN_SCHEMA, later_places, shards_of
 from pipeline.shard.survey import MAX_READS
-from pipeline.shard.write_shard import ShardOptions
 from schemas.shards import shard_name
 
 BUCKET_SPANS = 2_000_000
@@ -39,15 +38,20 @@ SHARDS = "shards"
 """Names of the exchanges' plans."""
 
 
-def write_draft_of_bucket(
+def make_shard(
+    make: Callable[..., Report],
     index: int,
     read_tables: Callable[[], list[pa.Table]],
     num_shards: int,
-    options: ShardOptions,
-    staging: Staging,
+    is_finished: bool = True,
+    **arguments: Any,
 ) -> Report:
-    """Do for a bucket of documents what `write_draft` does."""
-    return write_draft(shard_name("text", index, num_shards), read_tables, options, staging)
+    """Make the text shard of a bucket by a function that takes its name and tables, and count it if it is finished."""
+    report = make(shard_name("text", index, num_shards), read_tables, **arguments)
+    if is_finished:
+        steps.count_report("text", report)
+        steps.count(f"{steps.PIECES}/text")
+    return report
 
 
 @dataclass
@@ -70,7 +74,8 @@ class DropRepeats(beam.PTransform):
         repeats = Output(Stream(0, "repeats", PLACE_SCHEMA), SHARDS)
         (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.shuffle, self.staging)
 
-        finish = Step("finish", partial(_finish_shard, sentences=self.sentences, staging=self.staging), SHARDS)
+        make = partial(make_shard, finish_shard, drop_repeats=self.sentences, staging=self.staging)
+        finish = Step("finish", make, SHARDS)
         return pbegin | "Finish shards" >> Exchange([found], finish, plans, self.shuffle, self.staging)
 
 
@@ -115,12 +120,3 @@ def find_repeats(bucket: int, read_tables: Callable[[], list[pa.Table]], num_sha
 def keys_of_shards(num_shards: int) -> Keys:
     """Return (num_shards,) uint64: for each shard, the smallest key that an exchange of the shards brings there."""
     return np.array([-(-(shard << 64) // num_shards) for shard in range(num_shards)], np.uint64)
-
-
-def _finish_shard(
-    index: int, read_tables: Callable[[], list[pa.Table]], num_shards: int, sentences: int, staging: Staging
-) -> Report:
-    report = finish_shard(shard_name("text", index, num_shards), read_tables, sentences, staging)
-    steps.count_report("text", report)
-    steps.count(f"{steps.PIECES}/text")
-    return report

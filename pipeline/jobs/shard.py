@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
-from pipeline.beam import estimate, steps
+from pipeline.beam import estimate
 from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
 from pipeline.beam.runner import Execution, run_job
@@ -34,7 +33,7 @@ from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
 from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
-from pipeline.jobs.repeats import DropRepeats, write_draft_of_bucket
+from pipeline.jobs.repeats import DropRepeats, make_shard
 from pipeline.jobs.shard_options import one_listing, resolved
 from pipeline.jobs.shard_warnings import (
     warn_of_another_language,
@@ -50,6 +49,7 @@ from pipeline.readers.listing import InputFile, Listing
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
+from pipeline.shard.drafts import write_draft
 from pipeline.shard.holdout import (
     SIDE,
     HoldoutPlan,
@@ -67,7 +67,6 @@ from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import Input, Manifest
-from schemas.shards import shard_name
 
 Corpora = tuple[tuple[Corpus, ShardJob], ...]
 """The corpora of a job, each with the job as its options have it."""
@@ -323,8 +322,9 @@ class ShardCorpora(beam.PTransform):
 
         repeats = self.job.drop_repeats
         options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout, repeats)
-        make = _write_shard if repeats is None else write_draft_of_bucket
-        write = Step("write", partial(make, options=options, staging=self.staging), SHARDS)
+        writes = write_shard if repeats is None else write_draft
+        make = partial(make_shard, writes, is_finished=repeats is None, options=options, staging=self.staging)
+        write = Step("write", make, SHARDS)
         streams = self._streams(runs, survey)
         shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
         if repeats is not None:
@@ -400,7 +400,8 @@ class WriteHeldOut(beam.PTransform):
         plans = AsSingleton(pbegin | "Plan" >> plan)
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
-        write = partial(_write_shard, options=ShardOptions("none", job.seed), staging=self.folders.held_out)
+        options = ShardOptions("none", job.seed)
+        write = partial(make_shard, write_shard, options=options, staging=self.folders.held_out)
         step = Step("write", write, SHARDS)
         streams = [Written(held_out_stream(job.seed, job.language == AUTO), runs)]
         return (
@@ -431,16 +432,3 @@ def _numbered_index(run: Report) -> tuple[int, list]:
 
 def _without_index(run: Report) -> Report:
     return {name: value for name, value in run.items() if name not in _INDEXES}
-
-
-def _write_shard(
-    index: int,
-    read_tables: Callable[[], list[pa.Table]],
-    num_shards: int,
-    options: ShardOptions,
-    staging: Staging,
-) -> Report:
-    report = write_shard(shard_name("text", index, num_shards), read_tables, options, staging)
-    steps.count_report("text", report)
-    steps.count(f"{steps.PIECES}/text")
-    return report
