@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from pipeline.readers.office import begins_epub, begins_odt
-from pipeline.readers.open import ALWAYS_ALLOWED
 from pipeline.readers.zip_files import NAME_OFFSET, LimitedReads, is_encrypted, open_zip
-from schemas.errors import DataError
 
 MAX_MEMBER_BYTES = 256 << 20
 MAX_MEMBERS = 1_000_000
@@ -44,26 +42,6 @@ class Member(NamedTuple):
     kind: str = ""
 
 
-class Growth:
-    """Limits the plain bytes of an archive's members, as `open.PlainBytes` does those of a file."""
-
-    def __init__(self, shown: str, stored_bytes: int, max_ratio: int):
-        self._shown = shown
-        self._allowed = max(ALWAYS_ALLOWED, max_ratio * stored_bytes)
-        self._max_ratio = max_ratio
-        self._plain_bytes = 0
-
-    def add(self, plain_bytes: int) -> None:
-        """Raise DataError if these bytes, too, make it a bomb."""
-        self._plain_bytes += plain_bytes
-        if self._plain_bytes > self._allowed:
-            raise DataError(
-                f"{self._shown} grows beyond {self._plain_bytes >> 20} MB when unpacked, more than {self._max_ratio} "
-                "times its size: it was made to fill a disk. Leave it out, or raise --max_decompression_ratio if you "
-                "trust it."
-            )
-
-
 def begins_zip(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is an archive, not an office document, a book or a JAR."""
     if not head.startswith(_ZIP) or begins_odt(head) or begins_epub(head):
@@ -76,7 +54,7 @@ def begins_tar(head: bytes) -> bool:
     return head[257:262] == b"ustar"
 
 
-def zip_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
+def zip_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and DataError for a bomb."""
     with open_zip(file) as archive:
         entries = archive.infolist()
@@ -95,11 +73,10 @@ def zip_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
             except NotImplementedError:
                 yield Member(name, entry.file_size, reason=UNKNOWN_METHOD)
                 continue
-            growth.add(len(data))
             yield Member(name, max(entry.file_size, len(data)), data)
 
 
-def tar_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
+def tar_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a tar archive, which is read once from beginning to end.
 
     Raises TarError for damage, OSError for a header above zip_files.MAX_READ_BYTES, and EOFError if it has no end.
@@ -123,7 +100,6 @@ def tar_members(file: IO[bytes], growth: Growth) -> Iterator[Member]:
         limited.is_limited = False
         data = opened.read(min(entry.size, MAX_MEMBER_BYTES))
         limited.is_limited = True
-        growth.add(len(data))
         yield Member(name, entry.size, data)
 
     if limited.last != bytes(_TAR_BLOCK):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.readers.archives import ARCHIVE_ERRORS, MAX_MEMBER_BYTES, NESTED, Growth, Member
+from pipeline.readers.archives import ARCHIVE_ERRORS, MAX_MEMBER_BYTES, NESTED, Member
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, with_format
-from pipeline.readers.listing import is_unchanged
-from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
+from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain, refuse_bomb
 from pipeline.readers.ranges import HeldFile, open_range
 from pipeline.readers.record import RecordOptions, Rejected
+from pipeline.readers.table import check_unchanged, cut_off
 from schemas import storage
 from schemas.errors import DataError
 
@@ -67,21 +67,17 @@ def ranges_in(
         return
 
     shown = archive.display_path
-    growth = Growth(shown, archive.size, options.max_decompression_ratio)
+    max_ratio = options.max_decompression_ratio
+    plain_bytes = 0
     try:
-        with open_plain(
-            open_range(archive.file), shown, compression_of(archive.path), options.max_decompression_ratio
-        ) as file:
-            for member in read_members(file, growth):
+        with open_plain(open_range(archive.file), shown, compression_of(archive.path), max_ratio) as file:
+            for member in read_members(file):
+                plain_bytes += len(member.data)
+                refuse_bomb(shown, plain_bytes, archive.size, max_ratio)
                 yield _member_range(archive, member)
     except (*DECOMPRESSION_ERRORS, *ARCHIVE_ERRORS) as error:
-        raise DataError(
-            f"{shown} cannot be read to its end ({error}). "
-            "It may be truncated or damaged: copy it again, or leave it out."
-        ) from error
-
-    if not is_unchanged(archive.path, archive.version):
-        raise DataError(f"{shown} changed while it was read. Run the job again once nothing writes to its inputs.")
+        raise cut_off(archive, error) from error
+    check_unchanged(archive)
 
 
 def _member_range(archive: FileRange, member: Member) -> tuple[FileRange, Rejected | ForeignFileError | None]:

@@ -109,6 +109,16 @@ def open_text(
     return io.BufferedReader(Transcoded(plain, encoding), BLOCK_BYTES)
 
 
+def refuse_bomb(path: str, plain_bytes: int, stored_bytes: int, max_ratio: int) -> None:
+    """Raise DataError if a file has grown more than `max_ratio` times, and beyond ALWAYS_ALLOWED."""
+    if plain_bytes > max(ALWAYS_ALLOWED, max_ratio * stored_bytes):
+        raise DataError(
+            f"{path} grows beyond {plain_bytes >> 20} MB when decompressed, more than {max_ratio} times its compressed "
+            "size: it is not text, or was made to fill a disk. Leave it out, or raise --max_decompression_ratio if you "
+            "trust it."
+        )
+
+
 class PlainBytes(io.RawIOBase):
     """The plain bytes of a compressed file, with a limit on their number.
 
@@ -137,7 +147,8 @@ class PlainBytes(io.RawIOBase):
         if not self._rest:
             chunk = next(self._chunks, b"")
             self._plain_bytes += len(chunk)
-            self._refuse_bomb()
+            if self._plain_bytes > ALWAYS_ALLOWED:
+                refuse_bomb(self._path, self._plain_bytes, self.compressed_bytes(), self._max_ratio)
             self._rest = memoryview(chunk)
 
         view = memoryview(buffer).cast("B")
@@ -149,18 +160,6 @@ class PlainBytes(io.RawIOBase):
     def close(self) -> None:
         self._chunks.close()
         super().close()
-
-    def _refuse_bomb(self) -> None:
-        if self._plain_bytes <= ALWAYS_ALLOWED:
-            return
-        if self._plain_bytes <= self._max_ratio * self.compressed_bytes():
-            return
-
-        raise DataError(
-            f"{self._path} grows beyond {self._plain_bytes >> 20} MB when decompressed, more than {self._max_ratio} "
-            "times its compressed size: it is not text, or was made to fill a disk. Leave it out, or raise "
-            "--max_decompression_ratio if you trust it."
-        )
 
 
 class _WholeFile(PlainBytes):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.readers.archives import Growth, Member, begins_tar, begins_zip, tar_members, zip_members
+from pipeline.readers.archives import Member, begins_tar, begins_zip, tar_members, zip_members
 from pipeline.readers.columnar import (
     arrow_records,
     begins_arrow,
@@ -90,7 +90,7 @@ class Reader(NamedTuple):
     harmless: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     check: Callable[[IO[bytes], str], object] | None = None
-    members: Callable[[IO[bytes], Growth], Iterator[Member]] | None = None
+    members: Callable[[IO[bytes]], Iterator[Member]] | None = None
     has_urls: bool = False
 
     @property
@@ -184,9 +184,13 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
     except DECOMPRESSION_ERRORS as error:
         raise cut_off(file_range, error) from error
 
-    if isinstance(file_range.file, HeldFile):
-        return
-    if not is_unchanged(file_range.path, file_range.version):
+    check_unchanged(file_range)
+
+
+def check_unchanged(file_range: FileRange) -> None:
+    """Raise DataError if a file has changed since it was listed. Takes a request, and none for what is in memory."""
+    is_held = isinstance(file_range.file, HeldFile)
+    if not is_held and not is_unchanged(file_range.path, file_range.version):
         raise DataError(
             f"{file_range.display_path} changed while it was read. Run the job again once nothing writes to its inputs."
         )
