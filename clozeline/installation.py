@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 """The folder of all our packages: a clone or site-packages."""
 
 OUR_PACKAGES = ("schemas", "pipeline", "trainer")
+MARK = "Clozeline"
+"""What stands in the first file of each."""
 
 _TRAINER = (
     "deepspeed",
@@ -248,45 +250,12 @@ def find_clash() -> str | None:
                 f"Python finds another project's module {name} at {found} instead of {expected}. Remove its folder "
                 "from PYTHONPATH, start in another directory, or use an environment of clozeline's own."
             )
-
-    return find_overwritten(ROOT)
-
-
-def find_overwritten(root: Path) -> str | None:
-    """Return a message if another project's files have replaced ours in site-packages (`root`), or None.
-
-    The installer recorded the hash of every file that it wrote. A clone has no such record, and is not checked.
-    """
-    # Imported here so that a command starts quickly: until it has, Ctrl-C prints a traceback.
-    import base64
-    import hashlib
-
-    for name, recorded_hash in _recorded_hashes(root):
-        path = root / name
-        digest = hashlib.sha256(path.read_bytes()).digest()
-        actual_hash = base64.urlsafe_b64encode(digest).decode().rstrip("=")
-        if actual_hash != recorded_hash:
+        if MARK not in expected.read_text(encoding="utf-8", errors="replace"):
             return (
-                f"{path} is not the file that clozeline installed: another project with a package of that name has "
-                f"replaced it. Uninstall that project, then: pip install --force-reinstall --no-deps clozeline"
+                f"{expected} is not clozeline's: another project with a package of that name has replaced it. "
+                "Uninstall that project, then: pip install --force-reinstall --no-deps clozeline"
             )
     return None
-
-
-def _recorded_hashes(root: Path) -> Iterator[tuple[str, str]]:
-    """Yield the path and the SHA-256 hash of our packages' __init__.py files, as recorded by the installer.
-
-    Records are lines `path,sha256=HASH,size`, with the hash in URL-safe base64 without padding
-    (packaging.python.org/specifications/recording-installed-packages).
-    """
-    import csv
-
-    wanted = {f"{name}/__init__.py" for name in OUR_PACKAGES}
-    for record in root.glob("clozeline-*.dist-info/RECORD"):
-        with record.open(newline="", encoding="utf-8") as file:
-            for path, recorded_hash, _size in csv.reader(file):
-                if path in wanted and recorded_hash.startswith("sha256="):
-                    yield path, recorded_hash.removeprefix("sha256=")
 
 
 def _module_file(name: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Turns raw text into sentence pairs, as Apache Beam jobs, and `statistics` without Beam.
+"""Clozeline's way from raw text to sentence pairs, as Apache Beam jobs, and `statistics` without Beam.
 
     shard        corpora -> text shards
     vocab        text shards -> vocabulary

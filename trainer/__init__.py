@@ -1,4 +1,4 @@
-"""Trains an encoder on pair shards: streams and masks rows, trains with DeepSpeed, and resumes exactly.
+"""Clozeline's trainer of encoders on pair shards: streams and masks rows, trains with DeepSpeed, and resumes exactly.
 
     recipe -> data stream -> model and engine -> training loop (metrics, checkpoints) -> export
 

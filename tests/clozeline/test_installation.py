@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import re
@@ -15,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.installation import BASE, EXTRAS, find_clash, find_overwritten, missing_extra, run_explained
+from clozeline import installation
+from clozeline.installation import BASE, EXTRAS, find_clash, missing_extra, run_explained
 
 ROOT = Path.cwd()
 IMPORT_NAMES = {"scikit-learn": "sklearn"}
@@ -176,19 +175,14 @@ def test_another_module_that_is_found_first_is_named_with_its_path(form: str, tm
     assert f"another project's module trainer at {other} instead of" in done.stderr
 
 
-def test_a_file_that_another_project_replaced_is_named(tmp_path: Path) -> None:
-    def write_package(content: bytes) -> None:
-        (tmp_path / "trainer").mkdir(exist_ok=True)
-        (tmp_path / "trainer/__init__.py").write_bytes(content)
+def test_a_file_that_another_project_replaced_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in installation.OUR_PACKAGES:
+        (tmp_path / name).mkdir()
+        shutil.copy(ROOT / name / "__init__.py", tmp_path / name)
+    monkeypatch.setattr(installation, "ROOT", tmp_path)
+    monkeypatch.setattr(installation, "_module_file", lambda name: tmp_path / name / "__init__.py")
+    assert find_clash() is None
 
-    ours = b'"""Ours."""\n'
-    write_package(ours)
-    recorded = base64.urlsafe_b64encode(hashlib.sha256(ours).digest()).decode().rstrip("=")
-    record = tmp_path / "clozeline-0.1.0.dist-info" / "RECORD"
-    record.parent.mkdir()
-    record.write_text(f"clozeline-0.1.0.dist-info/RECORD,,\ntrainer/__init__.py,sha256={recorded},{len(ours)}\n")
-    assert find_overwritten(tmp_path) is None
-
-    write_package(b'"""Theirs."""\n')
-    message = find_overwritten(tmp_path)
-    assert message is not None and f"{tmp_path}/trainer/__init__.py is not the file that clozeline installed" in message
+    (tmp_path / "trainer/__init__.py").write_text('"""Theirs."""')
+    message = find_clash()
+    assert message is not None and f"{tmp_path}/trainer/__init__.py is not clozeline's" in message
