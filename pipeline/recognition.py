@@ -64,6 +64,7 @@ SETTINGS = {
 PARTS = (NAME, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.jsonl")
 """Files that are no corpus, wherever they are."""
 
+PAGES = ("report.html", "card.html")
 LEDGER = "ledger.parquet"  # of pipeline/ledger.py, which takes long to load
 
 
@@ -75,7 +76,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
         yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
     elif name.endswith(".toml"):
         yield from _of_settings(path)
-    elif name.endswith(".html") and what_is(folder or ".") not in ("", EMPTY):
+    elif name in PAGES or (name.endswith(".html") and what_is(folder or ".") not in ("", EMPTY)):
         yield from (f"{path}: a page", *next_is("open it with a browser"))
     elif name == LEDGER and storage.exists(storage.join(folder or ".", NAME)):
         yield f"{path}: the ledger of {what_is(folder or '.')}, a table of what was left out or cut, and why"

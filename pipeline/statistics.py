@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from pipeline.beam import stop_signals
 from pipeline.beam.estimate import in_words
 from pipeline.commit import leases
-from pipeline.commit.finished import NO_SEED, Provenance, Wanted, finished_manifest, folder_as_input
+from pipeline.commit.finished import NO_SEED, Provenance, Wanted, check_other_files, finished_manifest, folder_as_input
 from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import clean_up, publish_output
 from pipeline.commit.reports import Report, total
@@ -91,9 +91,11 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
     source = folder_as_input(job.pairs, pairs.fingerprint)
     provenance = Provenance(recorded_options(job), [source], NO_SEED)
     staging = plan_staging(job.output, "statistics", {"options": provenance.options, "pairs": pairs.fingerprint})
-    finished = finished_manifest(Wanted("statistics", provenance, job.overwrite), staging, dry_run)
+    wanted = Wanted("statistics", provenance, job.overwrite)
+    finished = finished_manifest(wanted, staging, dry_run)
     if finished is not None:
         return finished
+    check_other_files(wanted, staging.output)
 
     plan = plan_statistics(job, pairs, counting)
     lots = lots_of(plan, pairs.shards)

@@ -25,13 +25,19 @@ ROWS = 50  # that are looked at
 
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
-    lengths: Counter[str] = Counter()
-    for row in islice(ROWS_OF[file_range.format](file_range), ROWS):
-        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, str | bytes) and name})
+    rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
+    lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
     most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
     return (usual or most or ["text"])[0]
+
+
+def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:
+    lengths: Counter[str] = Counter()
+    for row in rows:
+        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, kind) and name})
+    return lengths
 
 
 def head_lines(file_range: FileRange) -> list[str]:

@@ -127,7 +127,7 @@ def is_file(path: str) -> bool:
 
 
 def is_pipeline_folder(path: str) -> bool:
-    """Return whether `path` is a finished folder that a job of the pipeline wrote, even if its manifest is damaged."""
+    """Return whether `path` is a finished folder that a job of the pipeline wrote, even if its manifest is cut off."""
     manifest = storage.join(path, MANIFEST)
     if not storage.exists(manifest) or storage.exists(storage.join(path, STATE)):
         return False

@@ -184,7 +184,7 @@ def recipe_hint(flag: str, known: Iterable[str]) -> str:
     """Return what was probably meant by an unknown flag: a key of the recipe, a launcher's flag, or one of ours."""
     name = flag.lstrip("-").replace("-", "_")
     keys = keys_called(ALIASES.get(name, name))
-    if name in Recipe.model_fields and not keys:
+    if name in Recipe.model_fields and name != "phases" and not keys:
         return f" Keys of the recipe are set with --set: --set {name}.KEY=VALUE."
     if keys:
         return f" Keys of the recipe are set with --set: --set {' or '.join(keys)}=VALUE."

@@ -142,10 +142,9 @@ def empty(out: Path) -> None:
         sys.exit(USAGE_ERROR)
 
     try:
-        folder = out.resolve()  # of a link, what it leads to
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        out.resolve().mkdir(parents=True, exist_ok=True)  # of a link, what it leads to
+        for path in out.iterdir():
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         (out / MARKER).touch()
     except OSError as error:
         raise StorageError(f"{out} cannot be written: {error.strerror}. Give another --output.") from error

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 from clozeline.start import DEFAULT_HOURS, plan_file
@@ -134,10 +135,10 @@ def _with_flags(text: str, options: argparse.Namespace, path: str) -> str:
         )
     changed = changes(plan, options.hours, options.language, lambda: look_at(options.input))
     hours = plan["train"].get("run.max_hours")
-    if options.hours is not None and not isinstance(hours, int | float):
+    if options.hours is not None and not (isinstance(hours, int | float) and isfinite(hours)):
         raise UsageError(
-            f"--hours {options.hours:g} changes nothing: {storage.printable(path)} has no run.max_hours, so its other "
-            "keys say how long the training is."
+            f"--hours {options.hours:g} changes nothing: {storage.printable(path)} has no number as run.max_hours "
+            "under [train]. Write it there, or leave the flag out."
         )
     if changed.get("train"):
         print(

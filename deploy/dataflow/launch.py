@@ -30,7 +30,7 @@ from pipeline.cli import main
 
 STEP_BY_PARAMETER = {"input": "shard", "inputs": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs"}
 """Parameters that only one of the templates has, and the pipeline command that this template runs. Each command has at
-least one: vocab has two, because it learns a model or extends a vocabulary."""
+least one: vocab learns a model or extends a vocabulary, and shard reads one corpus or several."""
 
 USAGE = """\
 launch.py --PARAMETER=VALUE ...

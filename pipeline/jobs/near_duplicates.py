@@ -89,8 +89,8 @@ Relaying = tuple[Shuffle, Staging]
 def plans_for(survey: CorpusSurvey) -> Plans:
     """Return how the documents of a corpus, its edges and its shards are divided among workers.
 
-    Each plan's details are whether one worker connects all edges, so that the exchanges of stars stay empty. There are
-    fewer buckets of edges than of documents, because most documents have none.
+    The details of that of documents are whether one worker connects all edges, so that the exchanges of stars stay
+    empty. There are fewer buckets of edges than of documents, because most documents have none.
     """
     needed = -(-survey.documents // BUCKET_DOCUMENTS)
     buckets = 1 << max(0, needed - 1).bit_length()

@@ -25,7 +25,7 @@ from pipeline.beam.display import Work
 from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
 from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once, generate
-from pipeline.commit.finished import Provenance, Wanted, is_finished
+from pipeline.commit.finished import Provenance, Wanted, check_other_files, is_finished
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Shuffle
@@ -209,11 +209,14 @@ def _check_held_out(wanted: Wanted, staging: Staging, held_out: Staging | None, 
     options = wanted.provenance.options | SIDE | {"num_shards": None}
     wanted_there = replace(wanted, provenance=replace(wanted.provenance, options=options))
     text_is_finished = is_finished(wanted, staging, dry_run)
-    if not is_finished(wanted_there, held_out, dry_run) and text_is_finished:
+    if is_finished(wanted_there, held_out, dry_run):
+        return
+    if text_is_finished:
         raise UsageError(
             f"The output is finished, but the documents held out of it are not at {held_out.output}, where they were "
             "published. Move them back, or give --overwrite to make both folders again."
         )
+    check_other_files(wanted_there, held_out.output)
 
 
 def _check_no_held_out(output: str) -> None:

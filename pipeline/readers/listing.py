@@ -97,7 +97,7 @@ def list_inputs(*patterns: str) -> Listing:
 
 def in_full(path: str) -> str:
     """Return a local path as an absolute one, which all its spellings have in common, and a URL as it is."""
-    return os.path.abspath(path) if storage.is_local(path) else path
+    return os.path.abspath(os.path.expanduser(path)) if storage.is_local(path) else path
 
 
 def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
@@ -124,7 +124,7 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
 
 
 def _stands_for(name: str, path: str) -> bool:
-    if name.startswith((".", "/", "~")) and os.path.exists(name):  # another spelling than that of --input
+    if name.startswith((".", "/", "~")) and os.path.exists(in_full(name)):  # another spelling than that of --input
         name, path = in_full(name), in_full(path)
     name = name.rstrip("/")
     forms = (name, f"*/{name}", f"{name}/*", f"*/{name}/*")
@@ -159,9 +159,9 @@ def _versions(entry: dict[str, Any]) -> list[str]:
 def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
     """Return the files that a pattern names, and whether it is a folder."""
     fs, path = storage.filesystem(pattern)
-    if isinstance(fs, LocalFileSystem) and _WILDCARD.search(pattern) and not _is_local(pattern):
-        before = path.removesuffix(pattern)  # the working directory, whose name is no pattern
-        path = escape(before) + path[len(before) :]
+    here = os.path.join(os.getcwd(), "")
+    if _is_relative(pattern) and path.startswith(here) and _WILDCARD.search(pattern) and not _is_local(pattern):
+        path = escape(here) + path[len(here) :]  # the name of the working directory is no pattern
     entries, is_folder = _matches(fs, path, pattern)
 
     # Listings of web servers have no sizes, and those of local disks do not follow symbolic links.
@@ -283,9 +283,11 @@ def _as_written(url: str, pattern: str) -> str:
     """Return local files as paths, relative if the pattern is, so that a manifest does not name the user's machine."""
     path = url.removeprefix("file://")
     is_local = path != url
-    if is_local and not pattern.startswith(("/", "~", "file:")):
-        return os.path.relpath(path)
-    return path
+    return os.path.relpath(path) if is_local and _is_relative(pattern) else path
+
+
+def _is_relative(pattern: str) -> bool:
+    return "://" not in pattern and not pattern.startswith(("/", "~", "file:"))
 
 
 def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:

@@ -82,9 +82,9 @@ def check_devices(accelerator: Any) -> None:
         return
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     raise UsageError(
-        f"LOCAL_RANK is {local_rank}, and this machine has GPUs for {accelerator.device_count()} ranks"
-        f"{'' if visible is None else f', those of CUDA_VISIBLE_DEVICES={visible}'}. Start fewer: --num_gpus of "
-        "deepspeed, --nproc_per_node of torchrun."
+        f"LOCAL_RANK is {local_rank}, and this process sees GPUs for {accelerator.device_count()} ranks"
+        f"{'' if visible is None else f', those of CUDA_VISIBLE_DEVICES={visible}'}. Start fewer (--num_gpus of "
+        "deepspeed, --nproc_per_node of torchrun), or let each process see all GPUs of its machine."
     )
 
 

@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from schemas import storage
 from schemas.errors import StorageError
 from trainer.export.folder import follow_umask
@@ -53,7 +55,10 @@ def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
         follow_umask(partial)
         shutil.rmtree(final, ignore_errors=True)
         os.replace(partial, final)
-    except Exception as error:  # tokenizers raises no other kind where the disk is full
+    except Exception as error:
+        # Where the disk is full, tokenizers raises a plain one.
+        if type(error) is not Exception and not isinstance(error, (OSError, SafetensorError)):
+            raise
         raise StorageError(
             f"{final} cannot be written: {first_line(error)}. Free some space; the same command continues."
         ) from error

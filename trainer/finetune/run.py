@@ -229,7 +229,7 @@ def noting_out_of_memory(device: torch.device) -> Iterator[None]:
         raise DeviceMemoryError(
             f"out of memory on {device_name(device)}. Lower training.batch or training.max_length, raise "
             "trainer.gradient_accumulation_steps, or, if it ran out in a prediction, lower "
-            "trainer.per_device_eval_batch_size. The same command then continues, or begins again after such a change."
+            "trainer.per_device_eval_batch_size, for which a new --output is needed. The same command continues."
         ) from error
 
 

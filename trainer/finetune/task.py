@@ -127,7 +127,7 @@ class TaskDataSection(Section):
         default="error",
         description="What happens to a line with too few or too many fields, an example whose text is empty, and an "
         'answer that is not in its context. "drop" leaves them out of training and dev sets and logs how many; test '
-        "sets without labels keep them, with empty texts, but no sentence without words.",
+        "sets keep them, with empty texts, but no sentence without words.",
     )
     find_answers: bool = Field(
         default=False,
@@ -305,6 +305,4 @@ def label_name(value: Any) -> str:
     """Return the name of a label that a file writes as text, number or boolean: 1 -> "1", True -> "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers next to missing ones
-        return str(int(value))
     return str(value)

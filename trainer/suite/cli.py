@@ -66,7 +66,7 @@ def parser(prog: str) -> CommandParser:
     runs = flags.add_argument_group("how it runs")
     runs.add_argument("--output", required=True, type=_local, metavar="DIR", help="local folder for all results")
     runs.add_argument("--seeds", type=positive, default=5, metavar="N", help="seeds to train each task with")
-    what = "jobs that run at a time (default: one for each GPU, or for each core)"
+    what = "jobs that run at a time (default: one for each GPU, or for each core that has 3 GB of memory)"
     runs.add_argument("--workers", type=positive, metavar="N", help=what)
     return flags
 

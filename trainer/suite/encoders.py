@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def name_of(folder: str) -> str:
 
     It depends on no other folder, so that some may be added later.
     """
-    place = Path(folder).absolute()
+    place = Path(os.path.abspath(folder))
     last = place.parent.name if place.name == "hf" else place.name
     # The name also names a folder, which must not be hidden or contain characters that are special in a shell.
     return re.sub(r"[^A-Za-z0-9_.-]", "-", last).lstrip(".-_") or "encoder"

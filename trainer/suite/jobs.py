@@ -225,11 +225,12 @@ def last_error(path: Path) -> str | None:
 def slots(workers: int | None) -> list[Slot]:
     """Return the slots of this machine: one per GPU or, without GPUs, one per core.
 
-    workers: the number of slots instead. If there are more slots than GPUs, slots share GPUs.
+    Without a GPU there are fewer if memory is short. workers: the number of slots instead. If there are more slots than
+    GPUs, slots share GPUs.
     """
     # One thread per process, unless OMP_NUM_THREADS says otherwise. With more threads than cores, processes would wait
     # for each other. The number of threads also affects the rounding of sums.
-    threads = os.environ.get("OMP_NUM_THREADS", "1")
+    threads = os.environ.get("OMP_NUM_THREADS") or "1"
     environment = {
         "OMP_NUM_THREADS": threads,
         "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads),

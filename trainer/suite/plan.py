@@ -22,7 +22,7 @@ from typing import Any
 
 from schemas import storage
 from trainer.finetune.inputs import fingerprint_of, flattened, read_inputs_of, read_json
-from trainer.finetune.results import RESULTS_FILE
+from trainer.finetune.results import RESULT_FILE, RESULTS_FILE
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
@@ -207,7 +207,8 @@ def remove_if_of_another(output: Path, folder: str | None, task: Task) -> None:
     """Remove the results of a task if the encoder that it started from has changed, or what a failed job has left.
 
     folder: of an earlier task's encoder, which changes when more seeds are run and one of these is the best; None if
-    the encoder is the suite's. A job may have failed because of a value of the task, which is then another one.
+    the encoder is the suite's. A job may have failed because of a value of the task, which is then another one; what a
+    seed has finished stays.
     """
     recorded = read_inputs_of(output)
     if recorded is None:
@@ -215,7 +216,7 @@ def remove_if_of_another(output: Path, folder: str | None, task: Task) -> None:
     if folder is not None and not is_of_encoder(output, folder):
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)
-    elif not (output / RESULTS_FILE).exists():
+    elif not any(output.glob(f"seed-*/{RESULT_FILE}")) and not (output / RESULTS_FILE).exists():
         before, now = flattened(recorded.get("task", {})), flattened(tomllib.loads(dump_task(task)))
         if any(before.get(key, value) != value for key, value in now.items()):
             logger.info("%s: the task has changed since this job failed, so it starts over.", output)

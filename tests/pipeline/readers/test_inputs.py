@@ -253,8 +253,19 @@ def test_brackets_in_the_name_of_the_working_directory_are_no_pattern(
     (tmp_path / "old [1]" / "in").mkdir(parents=True)
     (tmp_path / "old [1]" / "in" / "a.txt").write_text("words")
     monkeypatch.chdir(tmp_path / "old [1]")
-    for pattern in ("in/*.txt", "**/*.txt", "*/a.txt", "in"):
+    for pattern in ("in/*.txt", "./in/*.txt", "./in/../in/a.*", "**/*.txt", "*/a.txt", "in"):
         assert [file.path for file in list_inputs(pattern).files] == ["in/a.txt"]
+
+
+def test_patterns_of_a_home_and_of_a_url_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("words")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    expected = [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")]
+    for pattern in ("~/*.txt", f"file://{tmp_path}/*.txt", f"{tmp_path}/*.txt"):
+        found = list_inputs(pattern)
+        assert [file.path for file in found.files] == expected
+        assert [file.path for file in without([found], ["~/a.txt"])[0].files] == expected[1:]
 
 
 def test_a_file_that_moved_with_its_time_is_unchanged(tmp_path: Path) -> None:

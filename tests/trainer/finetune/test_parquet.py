@@ -100,6 +100,30 @@ def test_hidden_answers_and_missing_labels(tmp_path: Path) -> None:
 
     labels = {"label": datasets.ClassLabel(names=["no", "yes"])}
     written(tmp_path, {"text": ["a", "b", "c"], "label": [0, 1, -1], "image": [b"x"] * 3}, labels)
-    with pytest.raises(DataError, match=r'row 2: the label is missing.*skip_labels = \["-1"\]'):
+    with pytest.raises(DataError, match=r"row 2: the label is missing"):
         read(tmp_path, "sentence")
     assert [example.id for example in read(tmp_path, "sentence", skip_labels=["-1"]).train] == ["0", "1"]
+
+
+def test_values_that_do_not_fit_are_errors_and_hidden_tags_none(tmp_path: Path) -> None:
+    rows = {"tokens": [["Anna", "sings"]], "ner_tags": [[1, 0]]}
+    types = {"ner_tags": datasets.Sequence(TAGS)}
+    written(tmp_path, rows, types)
+    hidden = datasets.Dataset.from_dict(rows | {"ner_tags": [[-1, -1]]})
+    hidden.cast(datasets.Features({**hidden.features, **types})).to_parquet(tmp_path / "test.parquet")
+    columns = {"words": "tokens", "tags": "ner_tags"}
+    assert read(tmp_path, "tags", columns=columns, test="test.parquet").test == [
+        TagExample("0", ("Anna", "sings"), None)
+    ]
+
+    question = {"id": ["q"], "context": ["Anna sings."], "question": ["Who?"]}
+    for answers in ({"text": ["Anna"], "answer_start": [0, 1]}, {"text": None, "answer_start": None}):
+        written(tmp_path, question | {"answers": [answers]})
+        with pytest.raises(DataError, match="expected a list"):
+            read(tmp_path, "span")
+
+
+def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
+    written(tmp_path, {"text": ["a", "b"], "target.label": ["no", "yes"]})
+    data = read(tmp_path, "sentence", columns={"label": "target.label"}, test="dev.parquet")
+    assert data.test == data.train == [TextExample("0", "a", None, 0), TextExample("1", "b", None, 1)]

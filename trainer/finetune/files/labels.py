@@ -57,10 +57,7 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
 
 
 def _missing_label(place: str, expected: str) -> DataError:
-    return DataError(
-        f"{place}: the label is missing. Expected {expected}. Add it, or remove the example; "
-        'data.skip_labels = ["-1"] leaves out all without one.'
-    )
+    return DataError(f"{place}: the label is missing. Expected {expected}. Add it, or remove the example.")
 
 
 def are_fractions(labels: Sequence[str]) -> bool:

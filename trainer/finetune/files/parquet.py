@@ -44,10 +44,11 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
 
 def _columns(names: list[str], wanted: Wanted) -> list[str] | None:
     """Return the columns to read: without pictures and others that no one wants, if all that are wanted are there."""
-    first_keys = {str(column).partition(".")[0]: is_required for column, is_required in wanted.items()}
-    if not wanted or any(is_required and key not in names for key, is_required in first_keys.items()):
+    # A name may itself have dots.
+    paths = {column: {str(column), str(column).partition(".")[0]} for column in wanted}
+    if not wanted or any(is_required and paths[column].isdisjoint(names) for column, is_required in wanted.items()):
         return None
-    return [name for name in names if name in first_keys]
+    return [name for name in names if any(name in keys for keys in paths.values())]
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
@@ -60,25 +61,28 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
     names = {}
     for column, feature in features.items():
         # A list of labels, such as the tags of words, holds its feature in a list, or under this key.
-        while isinstance(feature, list) or "feature" in feature:
+        while isinstance(feature, list) or (isinstance(feature, dict) and "feature" in feature):
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
-        if feature.get("_type") == "ClassLabel":
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
             names[column] = feature["names"]
     return names
 
 
 def _named(value: Any, names: list[str]) -> Any:
     if isinstance(value, list):
-        return [_named(one, names) for one in value]
+        named = [_named(one, names) for one in value]
+        return None if named and set(named) == {None} else named  # the tags of a test file
     if value == -1:
         return None
-    return names[value] if value in range(len(names)) else value
+    return names[value] if isinstance(value, int) and value in range(len(names)) else value
 
 
 def _answers(row: dict[Any, Any]) -> Any:
     """Return the answers of a question as in SQuAD's JSON. The Hub has a list of texts and one of starts."""
     answers = row.get("answers")
-    if not isinstance(answers, dict) or not {"text", "answer_start"} <= answers.keys():
+    if not isinstance(answers, dict):
         return answers
-    pairs = zip(answers["text"], answers["answer_start"], strict=True)
-    return [{"text": text, "answer_start": start} for text, start in pairs]
+    texts, starts = answers.get("text"), answers.get("answer_start")
+    if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
+        return answers
+    return [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
