@@ -140,7 +140,8 @@ def test_the_last_error_of_a_long_log(tmp_path: Path) -> None:
 
 
 def test_slots_are_gpus_or_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "nvidia0").touch()  # a machine with a GPU, and without nvidia-smi
+    for number in range(8):  # a machine with GPUs, and without nvidia-smi
+        (tmp_path / f"nvidia{number}").touch()
     monkeypatch.setattr("schemas.host_limits.DEVICES", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("DS_ACCELERATOR", raising=False)
