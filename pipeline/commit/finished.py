@@ -105,8 +105,8 @@ def check_other_files(wanted: Wanted, output: str) -> None:
     lost = [name for name in names if would_replace(wanted.kind, name)]
     if lost and not wanted.overwrite:
         raise UsageError(
-            f"--output {storage.printable(output)} holds {lost[0]}, which no job of ours wrote there and the result "
-            "would replace. Give a new --output, or --overwrite to replace it."
+            f"--output {storage.printable(output)} holds {lost[0]}, which the result would replace, and no "
+            f"{manifests.NAME} says that a job wrote it. Give a new --output, or --overwrite to replace it."
         )
     others = [name for name in names if not BEFORE_RUNS.fullmatch(name)]
     if others:
