@@ -149,6 +149,6 @@ def test_files_of_others_are_not_replaced(
         before = state(output)
         done = command(*words, "--output", output)
         first = name.partition("/")[0] or "vocabulary"
-        assert done.returncode == 2 and f"--output {output} holds {first}, which the result would replace" in done.stderr
+        assert done.returncode == 2 and f"{output} holds {first}, which the result would replace" in done.stderr
         assert state(output) == before
         shutil.rmtree(output)
