@@ -44,8 +44,17 @@ from pipeline.jobs.shard_warnings import (
 from pipeline.options import ShardJob
 from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, list_corpora
-from pipeline.readers.inputs import Split, files_for, plan_splits, read_splits, write_inputs, write_splits
+from pipeline.readers.inputs import (
+    COMPRESSED_WEIGHT,
+    Split,
+    files_for,
+    plan_splits,
+    read_splits,
+    write_inputs,
+    write_splits,
+)
 from pipeline.readers.listing import InputFile, Listing
+from pipeline.readers.open import compression_of
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
@@ -89,7 +98,8 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     files = listing.files
     check_inputs_are_outside(job.output, listing)
     warn_of_empty_files(files)
-    options = beam_options(checked, beam_arguments, sum(file.size for file in files))
+    weights = [COMPRESSED_WEIGHT * file.size if compression_of(file.path) else file.size for file in files]
+    options = beam_options(checked, beam_arguments, sum(weights))
 
     output = path_for_workers("--output", job.output, options)
     identity = decided.identity(listings)
