@@ -18,7 +18,7 @@ import contextlib
 import gc
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -294,34 +294,34 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def noting_out_of_memory(recipe: Recipe, choice: Choice | None, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into a DeviceMemoryError, and record half of a chosen micro-batch for the next start.
+def noting_out_of_memory(message: Callable[[], str]) -> Iterator[None]:
+    """Turn running out of memory into a DeviceMemoryError. message: called for its text only then.
 
-    recipe: the phase's. choice: None if the recipe states the micro-batch itself.
-
-    Only the ranks that ran out of memory get here, so this must not make a collective call.
+    Only the ranks that ran out of memory get there, so `message` must not make a collective call.
     """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        advice = advice_for(recipe.batch) if choice is None else after_choice(recipe.run.folder, choice)
-        raise DeviceMemoryError(f"{recipe.run.output}: out of memory on {device_name(device)}, {advice}") from error
+        raise DeviceMemoryError(message()) from error
 
 
-@contextlib.contextmanager
-def noting_too_large_model(recipe: Recipe, device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into a DeviceMemoryError where no micro-batch has been computed yet."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceMemoryError(
-            f"{recipe.run.output}: out of memory on {device_name(device)} before the first step: what is free does not "
-            f"hold the model and its optimizer. End what else computes there. {WAY_OUT}"
-        ) from error
+def too_large_model(recipe: Recipe, device: torch.device) -> str:
+    """Return the message where no micro-batch has been computed yet."""
+    return (
+        f"{recipe.run.output}: out of memory on {device_name(device)} before the first step: what is free does not "
+        f"hold the model and its optimizer. End what else computes there. {WAY_OUT}"
+    )
+
+
+def too_large_micro_batch(recipe: Recipe, choice: Choice | None, device: torch.device) -> str:
+    """Return the message for a step, after recording half of a chosen micro-batch for the next start.
+
+    recipe: the phase's. choice: None if the recipe states the micro-batch itself.
+    """
+    advice = advice_for(recipe.batch) if choice is None else after_choice(recipe.run.folder, choice)
+    return f"{recipe.run.output}: out of memory on {device_name(device)}, {advice}"
 
 
 def advice_for(batch: BatchSection) -> str:

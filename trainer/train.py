@@ -51,7 +51,7 @@ from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.starts import note_start
-from trainer.micro_batches import noting_out_of_memory, noting_too_large_model, with_micro_batches
+from trainer.micro_batches import noting_out_of_memory, too_large_micro_batch, too_large_model, with_micro_batches
 from trainer.models.families import encoder_shape
 from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
@@ -268,7 +268,7 @@ def run_phase(
         data = open_data(phase, folders, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
-        with noting_too_large_model(phase.recipe, device):
+        with noting_out_of_memory(lambda: too_large_model(phase.recipe, device)):
             engine = open_engine(context, phase, data, checkpoint)
             resources.callback(engine.destroy)
 
@@ -293,7 +293,7 @@ def run_phase(
             engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
         )
         loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, state, data.unigram_loss)
-        with noting_out_of_memory(phase.recipe, choice, device):
+        with noting_out_of_memory(lambda: too_large_micro_batch(phase.recipe, choice, device)):
             return loop.run()
 
 

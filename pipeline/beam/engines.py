@@ -60,9 +60,7 @@ JOB_SERVER_TIMEOUT = 30 * 24 * 3600
 """In seconds. Beam's default of 300 s also limits how long it listens to a Prism job, so longer jobs appear to fail."""
 
 CONNECT_SECONDS = 10.0
-
-MEMORY_OF_A_PROCESS = 1 << 30
-"""Bytes that a worker process may take, about."""
+MEMORY_OF_A_PROCESS = 1 << 30  # bytes, about
 
 _NEEDED_BY_DATAFLOW = {
     "project": "--project, the id of the Google Cloud project that pays for the job",
@@ -179,8 +177,8 @@ def beam_options(checked: PipelineOptions, arguments: list[str], input_bytes: in
     """
     options = copy.deepcopy(checked)
     direct = options.view_as(DirectOptions)
-    configures_workers = any(argument.startswith("--direct_") for argument in arguments)
-    if runner_as_written(options) == DEFAULT_RUNNER and not configures_workers:
+    is_open = not any(argument.startswith("--direct_") for argument in arguments)
+    if is_open and runner_as_written(options) == DEFAULT_RUNNER:
         suffices_for = min(input_bytes // WORTH_A_PROCESS, available_bytes() // MEMORY_OF_A_PROCESS)
         direct.direct_num_workers = max(1, min(usable_cores(), suffices_for))
     elif direct.direct_num_workers == 0:  # for Beam, all cores of the machine, whatever this process may use

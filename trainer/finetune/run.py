@@ -19,7 +19,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, isfinite
@@ -63,7 +63,7 @@ from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
-from trainer.micro_batches import DeviceMemoryError, device_name, is_out_of_memory
+from trainer.micro_batches import device_name, noting_out_of_memory
 from trainer.run_context import watch_ranks
 
 CHANGED = "Undo the change to continue it, choose another --output, or remove that folder."
@@ -199,7 +199,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         run_on_rank_0(lambda: remove_checkpoints(folder))
         return earlier_result
 
-    with noting_out_of_memory(device_of_rank()):
+    with noting_out_of_memory(lambda: too_large_batch(device_of_rank())):
         model = succeed_on_all_ranks(lambda: build_model(job, seed))
         trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
         trainer.fit()
@@ -218,19 +218,13 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
     return result
 
 
-@contextlib.contextmanager
-def noting_out_of_memory(device: torch.device) -> Iterator[None]:
-    """Turn running out of memory into a DeviceMemoryError, which says what takes less."""
-    try:
-        yield
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-        raise DeviceMemoryError(
-            f"out of memory on {device_name(device)}. Lower training.batch or training.max_length, raise "
-            "trainer.gradient_accumulation_steps, or, if it ran out in a prediction, lower "
-            "trainer.per_device_eval_batch_size, for which a new --output is needed. The same command continues."
-        ) from error
+def too_large_batch(device: torch.device) -> str:
+    """Return the message for running out of memory."""
+    return (
+        f"out of memory on {device_name(device)}. Lower training.batch or training.max_length, raise "
+        "trainer.gradient_accumulation_steps, or, if it ran out in a prediction, lower "
+        "trainer.per_device_eval_batch_size, for which a new --output is needed. The same command continues."
+    )
 
 
 def scored_sets(job: Job, seed: int, trainer: FinetuneTrainer) -> tuple[dict[str, dict[str, float]], float | None]:

@@ -24,11 +24,11 @@ from trainer.finetune.model import build_model
 from trainer.finetune.opening import open_tokenizer
 from trainer.finetune.output import write_model
 from trainer.finetune.results import read_seed_result
-from trainer.finetune.run import CHANGED, inputs_of, noting_out_of_memory
+from trainer.finetune.run import CHANGED, inputs_of, too_large_batch
 from trainer.finetune.seed_events import DivergedError
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task
-from trainer.micro_batches import DeviceMemoryError
+from trainer.micro_batches import DeviceMemoryError, noting_out_of_memory
 
 
 def task_of(kind: str, **data: Any) -> Task:
@@ -204,10 +204,10 @@ def test_a_last_update_that_was_too_large_is_an_error(finetune, encoder, tmp_pat
 
 
 def test_running_out_of_memory_says_what_takes_less() -> None:
-    told = r"^out of memory on cpu\. Lower training\.batch"
-    with pytest.raises(DeviceMemoryError, match=told), noting_out_of_memory(torch.device("cpu")):
+    noting = noting_out_of_memory(lambda: too_large_batch(torch.device("cpu")))
+    with pytest.raises(DeviceMemoryError, match=r"^out of memory on cpu\. Lower training\.batch"), noting:
         torch.empty(1 << 60)
-    with pytest.raises(RuntimeError, match="other"), noting_out_of_memory(torch.device("cpu")):
+    with pytest.raises(RuntimeError, match="other"), noting_out_of_memory(lambda: ""):
         raise RuntimeError("other")
 
 
