@@ -109,7 +109,10 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
     paths = [file.path for listing in listings for file in listing.files]
     left_out: set[str] = set()
     for name in names:
-        found = {path for path in paths if _stands_for(name, path)}
+        if name.startswith((".", "/", "~")) and os.path.exists(in_full(name)):  # another spelling than that of --input
+            found = {path for path in paths if _stands_for(in_full(name), in_full(path))}
+        else:
+            found = {path for path in paths if _stands_for(name.rstrip("/"), path)}
         if not found:
             raise UsageError(
                 f"--exclude {name} is none of the {len(paths):,} files of the input. Check its name, or "
@@ -124,9 +127,6 @@ def without(listings: list[Listing], names: Sequence[str]) -> list[Listing]:
 
 
 def _stands_for(name: str, path: str) -> bool:
-    if name.startswith((".", "/", "~")) and os.path.exists(in_full(name)):  # another spelling than that of --input
-        name, path = in_full(name), in_full(path)
-    name = name.rstrip("/")
     forms = (name, f"*/{name}", f"{name}/*", f"*/{name}/*")
     return f"/{name}/" in f"/{path}/" or any(fnmatchcase(path, form) for form in forms)
 
