@@ -25,7 +25,10 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
         table = file.read(_columns(file.schema_arrow.names, wanted))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
-        raise DataError(f"{path} cannot be read as Parquet ({reason}). Copy it again, or set data.format.") from error
+        raise DataError(
+            f"{path} cannot be read as Parquet ({reason}). Copy it again, or set data.format, which is that of all "
+            "files of a task."
+        ) from error
 
     names = _label_names(table.schema)
     records: list[Record] = []
