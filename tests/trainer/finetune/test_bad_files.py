@@ -380,3 +380,11 @@ def test_a_prefix_is_found_by_its_name_or_named(columns: dict[str, Any], tmp_pat
     data = {"train": "train.jsonl", "dev": "dev.jsonl"} | columns
     (example,) = read_task_data(Task.model_validate({"name": "c", "kind": "choice", "data": data}), str(tmp_path)).train
     assert example.choices == ("Which color? blue", "Which color? small")  # type: ignore[union-attr]
+
+
+def test_labels_that_are_missing_or_skipped_everywhere(tmp_path: Path) -> None:
+    nothing = sentence_error(tmp_path, '{"text": "a", "label": null}\n' * 2, format="jsonl")
+    assert "line 1: the label is missing. Expected the label's name. Add it, or" in nothing
+
+    one_left = sentence_error(tmp_path, GOOD, skip_labels=["negative"])
+    assert 'found only "positive". Check data.columns and data.skip_labels.' in one_left

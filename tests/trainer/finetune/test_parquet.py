@@ -127,3 +127,22 @@ def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
     written(tmp_path, {"text": ["a", "b"], "target.label": ["no", "yes"]})
     data = read(tmp_path, "sentence", columns={"label": "target.label"}, test="dev.parquet")
     assert data.test == data.train == [TextExample("0", "a", None, 0), TextExample("1", "b", None, 1)]
+
+
+def test_texts_as_bytes(tmp_path: Path) -> None:
+    written(tmp_path, {"text": ["schön".encode(), b"bad"], "label": [1, 0]})
+    assert [example.text for example in read(tmp_path, "sentence").train] == ["schön", "bad"]
+
+    written(tmp_path, {"text": [b"\xe4", b"bad"], "label": [1, 0]})
+    with pytest.raises(DataError, match=r"train\.parquet row 0: 'text' is b'\\xe4', expected text"):
+        read(tmp_path, "sentence")
+
+
+def test_files_with_names_and_numbers_for_the_same_labels(tmp_path: Path) -> None:
+    labels = datasets.ClassLabel(names=["negative", "positive"])
+    datasets.Dataset.from_dict({"text": ["c", "d"], "label": [1, 0]}).to_parquet(tmp_path / "more.parquet")
+    written(tmp_path, {"text": ["bad", "good"], "label": [0, 1]}, {"label": labels})
+    both = ["train.parquet", "more.parquet"]
+    with pytest.raises(DataError, match=r"more\.parquet has numbers as labels \(0, 1\), but .*\.parquet has names"):
+        read(tmp_path, "sentence", train=both)
+    assert read(tmp_path, "sentence", train=both, labels=["negative", "positive", "0", "1"]).train[3].label == 2

@@ -115,6 +115,12 @@ def test_pairs_without_agreement_are_left_out_of_cmnli(tmp_path: Path) -> None:
     assert len(data.test) == 4
 
 
+def test_a_label_to_skip_that_no_example_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shipped("clue/cmnli", tmp_path, ["data.skip_labels=['-', 'Neutral']"])
+    assert 'No example has the label "Neutral" of data.skip_labels. Did you mean neutral?' in caplog.text
+    assert 'the label "-"' not in caplog.text
+
+
 def test_labels_of_numbers_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     assert shipped("clue/iflytek", tmp_path).labels == ("100", "104", "108", "116")
 

@@ -27,6 +27,7 @@ class ExampleBuilder:
         self.is_train = example_set.name == TRAIN
         self.is_test = example_set.is_test
         self.names = names
+        self.skipped_labels: set[str] = set()
 
         # Every line of a test set needs a prediction, so bad rows are kept there, with empty texts.
         self.keeps_bad_rows = self.is_test and task.data.bad_rows == "drop"
@@ -45,8 +46,12 @@ class ExampleBuilder:
 
     def has_skipped_label(self, record: Record) -> bool:
         """Return whether the label of a record is one of data.skip_labels, of which "-1" means none as well."""
-        skipped = self.data.skip_labels
-        return bool(skipped) and (name_of(value_of(record, self.columns.label), record.place) or "-1") in skipped
+        if not self.data.skip_labels:
+            return False
+        label = name_of(value_of(record, self.columns.label), record.place) or "-1"
+        if label in self.data.skip_labels:
+            self.skipped_labels.add(label)
+        return label in self.skipped_labels
 
     # ---- Texts with a label ----
 

@@ -44,7 +44,7 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
 
     known = tuple(names)
     if name is None:
-        raise _missing_label(place, f"one of {listed(known)}")
+        raise _missing_label(place, f"one of {listed(known)}" if known else "the label's name")
     if are_fractions((*known, name)):
         raise DataError(
             f'{place}: unknown label "{name}". Each different label of a training example is a class, here '
@@ -62,11 +62,18 @@ def _missing_label(place: str, expected: str) -> DataError:
 
 def are_fractions(labels: Sequence[str]) -> bool:
     """Return whether labels are numbers that are not all whole, so that they may be values rather than classes."""
+    if not all(map(is_number, labels)):
+        return False
+    return any(math.isfinite(float(label)) and not float(label).is_integer() for label in labels)
+
+
+def is_number(label: str) -> bool:
+    """Return whether a label is written as a number."""
     try:
-        values = [float(label) for label in labels]
+        float(label)
     except ValueError:
         return False
-    return any(math.isfinite(value) and not value.is_integer() for value in values)
+    return True
 
 
 def number(value: Any, place: str, is_test: bool) -> float | None:
@@ -127,14 +134,14 @@ def infer_names(found: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=int)) if all(name.isdecimal() for name in names) else tuple(names)
 
 
-def check_names(names: Sequence[str], found: int, path: str) -> None:
-    """Check the names that `infer_names` returned for `found` labels.
+def check_names(names: Sequence[str], found: int, path: str, keys: str) -> None:
+    """Check the names that `infer_names` returned for `found` labels. keys: those of the task file to correct.
 
     Raises DataError for fewer than two, and UsageError if there are so many that the column probably holds no labels.
     """
     if len(names) < 2:
         shown = f'only "{names[0]}"' if names else "none"
-        raise DataError(f"{path}: expected two different labels or more, found {shown}. Check data.columns.")
+        raise DataError(f"{path}: expected two different labels or more, found {shown}. Check {keys}.")
     if len(names) > MOST_DISTINCT and len(names) > found / 2:
         raise UsageError(
             f"{path}: {len(names):,} different labels in {found:,} examples. Check data.columns; if the label is "

@@ -22,7 +22,7 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(storage.read(path)))
-        table = file.read(_columns(file.schema_arrow.names, wanted))
+        table = _with_texts(file.read(_columns(file.schema_arrow.names, wanted)))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(
@@ -52,6 +52,18 @@ def _columns(names: list[str], wanted: Wanted) -> list[str] | None:
     if not wanted or any(is_required and paths[column].isdisjoint(names) for column, is_required in wanted.items()):
         return None
     return [name for name in names if any(name in keys for keys in paths.values())]
+
+
+def _with_texts(table: pa.Table) -> pa.Table:
+    """Return a table with columns of bytes as text: some writers do not mark texts as such. Others stay bytes."""
+    for position, field in enumerate(table.schema):
+        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+            try:
+                texts = table.column(position).cast(pa.large_string())
+            except pa.ArrowInvalid:
+                continue
+            table = table.set_column(position, field.name, texts)
+    return table
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:

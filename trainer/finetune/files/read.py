@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
-from schemas.errors import DataError
+from schemas.errors import DataError, nearest_name
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
-from trainer.finetune.files.labels import check_names, infer_names, name_of
+from trainer.finetune.files.labels import check_names, infer_names, is_number, name_of
 from trainer.finetune.files.parquet import read_parquet
-from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode
+from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode, listed
 from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.files.tables import read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
@@ -49,31 +50,37 @@ def read_task_data(task: Task, folder: str) -> TaskData:
     positions = {name: position for position, name in enumerate(names)}
 
     examples: dict[str, list[Example]] = {}
+    unmatched = set(task.data.skip_labels)
     for example_set in sets:
         builder = ExampleBuilder(task, example_set, positions)
-        examples[example_set.name] = _examples(builder, example_set, records.pop(example_set.name))
+        of_all_files = list(chain.from_iterable(records.pop(example_set.name)))
+        examples[example_set.name] = _examples(builder, example_set, of_all_files)
+        unmatched -= builder.skipped_labels
         # Afterwards, because an error in a line explains more than that the lines without one have too few labels.
         if example_set.name == TRAIN and found is not None:
-            check_names(names, len(found), example_set.paths[0])
+            keys = "data.columns and data.skip_labels" if task.data.skip_labels else "data.columns"
+            check_names(names, len(found), example_set.paths[0], keys)
 
+    for label in sorted(unmatched):
+        logger.warning('No example has the label "%s" of data.skip_labels.%s', label, nearest_name(label, names))
     # For the kind choice, data.labels names positions of choices. Examples hold positions, so TaskData has no labels.
     labels = () if task.kind == "choice" else names
     extra = {name: examples[name] for name in task.data.extra}
     return TaskData(examples[TRAIN], examples[DEV], examples.get(TEST), labels, extra)
 
 
-def _records(task: Task, example_set: ExampleSet) -> list[Record]:
-    """Return the records of a set's files, in order. Raises DataError if a file cannot be read or all are empty."""
+def _records(task: Task, example_set: ExampleSet) -> list[list[Record]]:
+    """Return the records of each of a set's files. Raises DataError if a file cannot be read or all are empty."""
     wanted = _wanted_columns(task, example_set)
-    records: list[Record] = []
+    records = []
     for path in example_set.paths:
         if task.data.format in SEPARATORS:
             separator = SEPARATORS[task.data.format]
-            records += read_table(path, separator, task.data.quotes, example_set.header, wanted)
+            records.append(read_table(path, separator, task.data.quotes, example_set.header, wanted))
         else:
-            records += READERS[task.data.format](path, wanted)
+            records.append(READERS[task.data.format](path, wanted))
 
-    if not records:
+    if not any(records):
         raise _no_examples(example_set)
     return records
 
@@ -99,17 +106,34 @@ def _no_examples(example_set: ExampleSet) -> DataError:
     )
 
 
-def _found_labels(task: Task, train: ExampleSet, records: list[Record]) -> list[str]:
-    """Return the label of each example of the training set, or the tag of each word. Lines with faults have none."""
+def _found_labels(task: Task, train: ExampleSet, records: list[list[Record]]) -> list[str]:
+    """Return the label of each example of the training set, or the tag of each word. Lines with faults have none.
+
+    Raises DataError if one of its files has numbers where another one has names.
+    """
     found: list[str] = []
-    for record in records:
-        if record.fault is not None:
-            continue
-        is_tagged = task.kind == "tags"
-        values = tags_of(record, train.columns.tags) if is_tagged else [value_of(record, train.columns.label)]
-        names = [name_of(value, record.place) for value in values]
-        found += [name for name in names if name is not None and name not in task.data.skip_labels]
+    kinds: dict[bool, tuple[str, list[str]]] = {}
+    for path, of_file in zip(train.paths, records, strict=True):
+        labels = [name for record in of_file if record.fault is None for name in _labels_of(task, train, record)]
+        found += labels
+        if labels and (all(map(is_number, labels)) or not any(map(is_number, labels))):
+            kinds.setdefault(is_number(labels[0]), (path, labels))
+
+    if len(kinds) == 2:
+        (with_numbers, numbers), (with_names, names) = kinds[True], kinds[False]
+        raise DataError(
+            f"{with_numbers} has numbers as labels ({listed(infer_names(numbers))}), but {with_names} has names "
+            f"({listed(infer_names(names))}). Write the same labels in all files, or list all of them in data.labels "
+            "if each is a class."
+        )
     return found
+
+
+def _labels_of(task: Task, train: ExampleSet, record: Record) -> list[str]:
+    is_tagged = task.kind == "tags"
+    values = tags_of(record, train.columns.tags) if is_tagged else [value_of(record, train.columns.label)]
+    names = [name_of(value, record.place) for value in values]
+    return [name for name in names if name is not None and name not in task.data.skip_labels]
 
 
 def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Record]) -> list[Example]:
