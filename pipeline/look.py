@@ -15,14 +15,14 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
 from pipeline.readers.bzip2_blocks import check_end
 from pipeline.readers.columnar import open_parquet
 from pipeline.readers.encodings import AUTO, UTF8
-from pipeline.readers.formats import ForeignFileError, Format, advice_on, named_format
+from pipeline.readers.formats import ForeignFileError, Format, advice_on, named_format, plain_name
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
@@ -41,7 +41,7 @@ from schemas.storage import concurrently
 from schemas.terminal import counted, megabytes
 
 MAX_OPENED = 1000
-"""Files that are opened. Of further ones, their names alone tell what they are."""
+"""Files that are opened, from all over a folder. Others are taken to be what most opened ones with such a name are."""
 
 MAX_DECOMPRESSED = 16 << 20
 """Bytes of compressed files that are decompressed to their end, to see whether it is there."""
@@ -135,11 +135,7 @@ def look_at(folder: str) -> Look:
         files = list_inputs(folder).files
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--input ")) from error
-    opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
-    found = [
-        *opens(_opened, files[:MAX_OPENED]),
-        *(_whole(file, named_format(file.path)) for file in files[MAX_OPENED:]),
-    ]
+    found = _found(files)
     kinds = _kinds(files, found)
     readable = [one for one in found if isinstance(one, FileRange)]
     faults = _refused(files, found) | _cut_off(readable[:MAX_OPENED])
@@ -238,6 +234,32 @@ def _why_unread(kind: Kind) -> str:
     return f" without text{advice_on('without text', kind.name)}" if kind.is_read else advice_on(kind.name)
 
 
+def _found(files: list[InputFile]) -> list[FileRange | DataError]:
+    """Return what each file is: opened if there are few, or else as other files are whose names end alike."""
+    opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
+    opened = files[:: -(-len(files) // MAX_OPENED)]
+    found = dict(zip(opened, opens(_opened, opened), strict=True))
+
+    kinds: dict[str, Counter[Format | Literal["auto"] | ForeignFileError]] = defaultdict(Counter)
+    known: dict[str, ForeignFileError] = {}
+    for file, one in found.items():
+        if isinstance(one, FileRange):
+            kinds[_ending(file)][one.format] += 1
+        elif isinstance(one, ForeignFileError):
+            kinds[_ending(file)][known.setdefault(one.kind, one)] += 1
+    most = {ending: outcomes.most_common(1)[0][0] for ending, outcomes in kinds.items()}
+
+    def unopened(file: InputFile) -> FileRange | DataError:
+        likely = most.get(_ending(file), named_format(file.path))
+        return likely if isinstance(likely, ForeignFileError) else _whole(file, "auto" if likely == "text" else likely)
+
+    return [found[file] if file in found else unopened(file) for file in files]
+
+
+def _ending(file: InputFile) -> str:
+    return os.path.splitext(plain_name(file.path))[1]
+
+
 def _opened(file: InputFile) -> FileRange | DataError:
     """Return a file as a range with its format, or why it is not read: ForeignFileError if it is left out."""
     try:
@@ -246,8 +268,8 @@ def _opened(file: InputFile) -> FileRange | DataError:
         return error
 
 
-def _whole(file: InputFile, file_format: Format | None) -> FileRange:
-    """Return a file as a range. file_format: None if it is not known."""
+def _whole(file: InputFile, file_format: Format | Literal["auto"] | None) -> FileRange:
+    """Return a file as a range. file_format: None or "auto" if it is not known."""
     return replace(next(ranges_of(file, file_format or "auto", AUTO)), end=file.size, in_folder=True)
 
 

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from pipeline.readers.columnar import open_arrow, open_parquet, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
-from pipeline.readers.jsonl import load_json
+from pipeline.readers.json_values import json_values
+from pipeline.readers.jsonl import is_text, load_json
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 
-USUAL = ("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "description")
+USUAL = (
+    *("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "paragraphs"),
+    "description",
+)
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
 
 NO_TEXT = {"source", "url", "id"}
@@ -26,11 +32,18 @@ ROWS = 50  # that are looked at
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
     rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
+    if file_range.format in ("jsonl", "json"):
+        rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
     most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
     return (usual or most or ["text"])[0]
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """Return a list of strings as one if its name says that it is a text, and not words or tags."""
+    return "".join(value) if name in USUAL and is_text(value) else value
 
 
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:
@@ -57,6 +70,20 @@ def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
             continue
         if isinstance(row, dict):
             yield row
+
+
+def _json_values(file_range: FileRange) -> Iterable[dict[str, Any]]:
+    """Yield what is in an array. Of a file with one object, such as package.json, nothing is guessed."""
+    with open_text(
+        open_head(file_range.file), file_range.display_path, file_range.compression, file_range.encoding
+    ) as opened:
+        head = opened.read(HEAD_BYTES)
+    if head.lstrip().startswith(b"["):
+        for _, value in json_values(io.BytesIO(head), HEAD_BYTES):
+            with suppress(ValueError):
+                row = load_json((value or b"").decode(errors="replace"))
+                if isinstance(row, dict):
+                    yield row
 
 
 def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
@@ -86,6 +113,7 @@ def _arrow_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
 
 ROWS_OF: dict[str, Callable[[FileRange], Iterable[dict[str, Any]]]] = {
     "jsonl": _json_rows,
+    "json": _json_values,
     "csv": _csv_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,

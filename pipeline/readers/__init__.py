@@ -4,7 +4,7 @@ listing        patterns and folders become a list of files, with the size and ve
 inputs         files become splits, one worker's task each
 formats        which format is a file of? Recognized by name or by the first bytes; what is not text is refused
 table          the formats, and the reading of one range of a file
-text, jsonl, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
+text, jsonl, json_values, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
                the format's records: the text of one document, or the reason why there is none
 office, pdf    documents of office programs, books and PDF; zip_files bounds what a zip file makes a reader do
 wikitext       the markup of MediaWiki becomes paragraphs

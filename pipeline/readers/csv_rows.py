@@ -2,6 +2,7 @@
 
 The first row names the columns. Quoting is that of RFC 4180, read by Python's csv in its strict mode: a field in quotes
 may hold line ends and, doubled, quotes. So a line does not say whether a row begins with it, and a file is not cut.
+Many programs write TSV without quoting; if the first rows make no sense with it, a quote is a character like others.
 
 A quote that is never closed would swallow the rows up to the next one. If what follows that one shows it, only the
 first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
@@ -22,7 +23,7 @@ import pyarrow as pa
 from pipeline.readers.columnar import check_columns
 from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
 from pipeline.readers.open import Stream
-from pipeline.readers.ranges import fills_head
+from pipeline.readers.ranges import HEAD_BYTES, fills_head
 from pipeline.readers.record import (
     BLANK_LINE,
     BYTE_ORDER_MARK,
@@ -55,8 +56,8 @@ _SOURCE = "csv"
 _SKIP_BYTES = 1 << 20  # read at once from a row that is not kept
 _QUOTE = b'"'
 
-# A name of a column: it begins with a letter, digit or underscore and has at most 41 characters.
-_COLUMN_NAME = re.compile(r"\w[\w .:-]{0,40}")
+# A name of a column: it begins with a letter, digit or underscore, has at most 41 characters, and is no number.
+_COLUMN_NAME = re.compile(r"(?![\d .:-]+$)\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
 
 NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
@@ -109,6 +110,9 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
             found = layout, header
 
     layout, header = found
+    if layout.get("delimiter") == "\t" and _has_plain_quotes(lines, layout, len(header)):
+        layout["quoting"] = csv.QUOTE_NONE
+        header = _first_row(lines, layout)
     if header:
         _first_row(lines, layout, keeps=False)
     elif beginning := lines.beginning().strip():
@@ -119,6 +123,27 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
             f"{file_range.display_path} has no readable row of column names at its beginning, as CSV needs it. {advice}"
         )
     return layout, header
+
+
+def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool:
+    """Return whether the first rows have the width of the header only if a quote in them encloses nothing."""
+    lines.begin_row()
+    first: list[str] = []
+    try:
+        while len(lines.row) < HEAD_BYTES and (line := next(lines, "")):
+            first.append(line)
+    except _RowTooLongError:
+        pass
+    finally:
+        lines.give_back()
+
+    def are_rows(**quoting: Any) -> bool:
+        try:
+            return all(len(row) == width for row in csv.reader(first, **layout, **quoting) if row)
+        except csv.Error:
+            return False
+
+    return not are_rows() and are_rows(quoting=csv.QUOTE_NONE)
 
 
 def _named_delimiter(lines: _Lines) -> tuple[str, ...]:

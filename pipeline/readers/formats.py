@@ -10,9 +10,9 @@ import os
 import re
 from typing import Literal, NamedTuple
 
-from pipeline.readers import jsonl
 from pipeline.readers.csv_rows import begins_table
 from pipeline.readers.encodings import AUTO, encoding_error, encoding_of_head, is_line_safe
+from pipeline.readers.jsonl import begins_json_lines
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -163,25 +163,11 @@ TEXT_KINDS = (
         ".sql",
         rb"(?:--.*\n|/\*.*\n|\s)*(?:CREATE TABLE|INSERT INTO|DROP TABLE|PRAGMA )",
     ),
-    Kind(
-        "a JSON array",
-        "Write one object per line (jq -c '.[]' FILE > FILE.jsonl)",
-        "",
-        rb'\s*\[\s*\{\s*(?:\}|"(?:[^"\\\n]|\\.)*"\s*:)',
-    ),
-    # What is neither this nor JSON lines is no JSON.
-    Kind(
-        "JSON over several lines",
-        "Write one object per line, with a key that has the text (jq -c . FILE > FILE.jsonl); of a notebook, its text "
-        "(jupyter nbconvert --to markdown FILE)",
-        "",
-        jsonl.OBJECT.pattern,
-    ),
+    Kind("a notebook", "Extract its text first (jupyter nbconvert --to markdown FILE)", ".ipynb"),
 )
 """Kinds of characters, which can be read as plain text too."""
 
 KINDS = (*BINARY_KINDS, *TEXT_KINDS)
-JSON_KINDS = TEXT_KINDS[-2:]
 _ADVICE = {kind.name: kind.advice for kind in KINDS if not kind.advice.startswith("Leave it out")}
 
 # Control bytes that no text contains: all but tab, line ends, vertical tab, form feed, and the shifts and the escape of
@@ -242,8 +228,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
             _refuse_beginning(shown, head, BINARY_KINDS)
             _refuse_suffix(shown, file.path, KINDS)
 
-    if wanted == "auto" and found == "jsonl" and not jsonl.begins_json_lines(text):
-        _refuse_beginning(shown, text, JSON_KINDS)
+    if wanted == "auto" and found == "jsonl" and not begins_json_lines(text) and text.lstrip()[:1] in (b"[", b"{"):
+        found = "json"
 
     has_encoding = found is None or READERS[found].gets == "text"
     error = encoding_error(shown, head, encoding) if has_encoding else None
@@ -275,7 +261,7 @@ def advice_on(reason: str, source: str = "") -> str:
     """Return what to do about files after a colon, or nothing. reason: ends with the name of their kind."""
     if source == "pdf" and reason.endswith("without text"):
         return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
-    if source in ("jsonl", "csv", "parquet", "arrow") and reason.endswith("without text"):
+    if source in ("jsonl", "json", "csv", "parquet", "arrow") and reason.endswith("without text"):
         return ": none of its columns holds text; lists of words with labels are for `clozeline finetune`"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 

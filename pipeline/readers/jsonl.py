@@ -1,6 +1,7 @@
 """Reads JSON lines: one object per line, the text under --text_key, the source under "source" if it is there.
 
-A file that is one JSON array is refused by formats.py: jq makes lines of it, which can be read from any place.
+A line may also be a string, which is a text, and an object's text a list of strings, its paragraphs. Other JSON is read
+by json_values.py, from the beginning of a file to its end.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 MAX_KEYS = 10
 NO_OBJECT = "line is not a JSON object"
+NO_TEXT = "no text under"
 ENDS_EARLY = "line is not JSON (it ends early)"
 
 # Characters that are shown of a line that is not JSON: of its beginning, and before the fault.
@@ -97,6 +99,8 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         except ValueError as error:
             reason, excerpt = _fault_of_json(decoded, error)
             return Rejected(reason, "jsonl", offset, excerpt, undecodable=undecodable, size=len(line))
+    if isinstance(fields, str):
+        return Record(fields, "jsonl", undecodable, position=offset, size=len(line))
     if not isinstance(fields, dict):
         return Rejected(NO_OBJECT, "jsonl", offset, excerpt_of(line), undecodable=undecodable, size=len(line))
 
@@ -108,10 +112,10 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
     wanted = wanted_keys(text_key, fields)
     text = _text_under(wanted, fields)
     if not text and "|" in text_key and text_key not in fields:
-        filled = {key for key, value in fields.items() if isinstance(value, str) and value}
+        filled = {key for key, value in fields.items() if value and is_text(value)}
         text = _text_under(wanted_keys(text_key, filled), fields) or text
     if text is None:
-        reason = f"no text under {text_key!r}"
+        reason = f"{NO_TEXT} {text_key!r}"
         keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()
         return Rejected(reason, source, offset, excerpt_of(line), undecodable=undecodable, size=len(line), keys=keys)
     return Record(text, source, undecodable, position=offset, size=len(line))
@@ -133,7 +137,7 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
                 continue
             if isinstance(fields, dict):
                 records += 1
-                found.update(key for key, value in fields.items() if isinstance(value, str))
+                found.update(key for key, value in fields.items() if is_text(value))
 
     wanted = wanted_keys(text_key, found)
     missing = [key for key in wanted if key not in found]
@@ -141,9 +145,14 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
 
 
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
-    """Return the strings under the keys as paragraphs, without empty ones; None if there are no strings."""
-    texts = [text for text in map(fields.get, keys) if isinstance(text, str)]
-    return joined(texts) if texts else None
+    """Return the texts under the keys as paragraphs, without empty ones; None if there are none."""
+    texts = [text for text in map(fields.get, keys) if is_text(text)]
+    return joined([joined(text) if isinstance(text, list) else text for text in texts]) if texts else None
+
+
+def is_text(value: Any) -> bool:
+    """Return whether a value of JSON is a text: a string, or a list of strings, which are its paragraphs."""
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
 
 
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:

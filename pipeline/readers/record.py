@@ -13,6 +13,7 @@ from typing import Any, Literal
 Format = Literal[
     "text",
     "jsonl",
+    "json",
     "csv",
     "parquet",
     "arrow",

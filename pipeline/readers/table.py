@@ -33,6 +33,7 @@ from pipeline.readers.csv_rows import csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
+from pipeline.readers.json_values import JSON_RULES, begins_json, value_records
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT, begins_json_lines, json_records
 from pipeline.readers.listing import is_unchanged
 from pipeline.readers.mediawiki import LEFT_OUT, NOT_ALONE, begins_dump, page_records
@@ -106,6 +107,10 @@ READERS: dict[Format, Reader] = {
         begins=begins_json_lines,
         harmless=(BLANK_LINE,),
         flags=("text_key", "encoding"),
+    ),
+    # The names of both end in .json: formats.py tells which one a file is.
+    "json": Reader(
+        value_records, cuts="whole", begins=begins_json, harmless=JSON_RULES, flags=("text_key", "encoding")
     ),
     "parquet": Reader(
         parquet_records,
@@ -223,7 +228,7 @@ def open_stream(file_range: FileRange, reader: Reader, options: RecordOptions) -
 
 
 _ONE_OBJECT_PER_LINE = (
-    "JSON must have one object per line: jq -c '.[]' turns an array into such lines, jq -c . an object."
+    "JSON lines have one object per line. --format json reads arrays, and objects over several lines."
 )
 
 _REMEDIES = {

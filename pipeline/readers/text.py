@@ -199,6 +199,8 @@ def _blank_line_records(lines: Lines, is_file_start: bool, options: RecordOption
             document = DocumentLines(options.max_document_bytes)
         elif document is not None:
             document.add(line, offset)
+        elif is_later:
+            return  # no document begins in the range
 
     if document:
         yield document.to_record("text")

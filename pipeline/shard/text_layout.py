@@ -66,13 +66,14 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
 
 
 def _layout_seen(text: FileRange) -> TextLayout | None:
-    """Return "line" for long lines without a blank one, "blank_line" for blocks of lines that are sentences or
-    paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width."""
+    """Return "line" for lines without a blank one that are long or very many, "blank_line" for blocks of lines that are
+    sentences or paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width.
+    """
     with suppress(DataError, *DECOMPRESSION_ERRORS):
         lines = [line.strip() for line in head_lines(text)]
         if all(lines):
-            is_long = len(lines) > 1 and len("".join(lines).encode()) > LINE_BYTES * len(lines)
-            return "line" if is_long else None
+            are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines) or text.weight > MAX_BOOK_BYTES
+            return "line" if len(lines) > 1 and are_long else None
         followed = [line for line, after in pairwise(lines) if line and after]
         blocks = sum(map(bool, lines)) - len(followed)
         ended = sum(map(ends_sentence, followed))

@@ -204,8 +204,12 @@ NOT_WHOLE = "cannot be read to its end"
         ("a.xml.bz2", bz2.compress(DUMP.encode() * 99)[:-9], NOT_WHOLE),
         ("a.jsonl.gz", gzip.compress(b'{"text": "The river is long."}\n' * 9999)[:-99], NOT_WHOLE),
         ("a.xml", DUMP.replace("\n", "").encode() * 9, "not alone on its line, at byte 0 of * xmllint --format FILE"),
-        ("a.jsonl", b'{"text": "A river."}\n[]\n', "line is not a JSON object, at byte 21 of * jq -c"),
-        ("a.json", b'[{"text": "The river is long."}]', "a JSON array.* one object per line"),
+        ("a.jsonl", b'{"text": "A river."}\n[]\n', "line is not a JSON object, at byte 21 of * --format json"),
+        (
+            "a.json",
+            b'[{"text": "The river is long."}, {"text": "cut',
+            r"value is not JSON \(it ends early\), at byte 33",
+        ),
         ("a.txt.bz2", b"The river is long.", "is not bz2, although its name says so"),
     ],
 )

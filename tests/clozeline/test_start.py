@@ -209,7 +209,7 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["cut"], "cut/a.pdf: document that cannot be read. Repair the file"),
         (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
         (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 12 s to start"),
-        (["arrays"], "no text that can be read: 1 x a JSON array: write one object per line (jq -c '.[]' FILE"),
+        (["arrays"], "no text that can be read: 1 x json without text: none of its columns holds text"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
         (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
     ],
@@ -222,7 +222,7 @@ def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys
     Path("blank/empty.txt").touch()
     for other, text in (
         ("short/a.txt", "The river is long. It is not wide."),
-        ("arrays/a.json", '[\n {"text":\n "A b."}]'),
+        ("arrays/a.json", '[\n {"pages":\n 9}]'),
         ("cut/a.pdf", "%PDF-1.4"),
         ("cut/b.parquet", "PAR1 and no end"),
     ):

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from clozeline.cli import main
+from pipeline import look
 from pipeline.inspection import inspect_all
+from pipeline.shard import text_layout
 
 PARAGRAPH = "We hold that this is so, and that all of us can see it. " * 20
 MAY_BE_PARAGRAPHS = "If these are paragraphs, text_layout = file makes each file a document."
@@ -163,3 +165,24 @@ def test_a_plan_for_one_folder_that_reads_another_is_named(
     capsys.readouterr()
     assert main(["start", folder, "--output", "out/texts", "--plan_only"]) == 0
     assert ("Warning: folder is" in capsys.readouterr().out) == is_warned
+
+
+def test_each_line_of_a_large_file_without_a_blank_one_is_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_layout, "MAX_BOOK_BYTES", 9000)
+    Path("lines.txt").write_text("The river is long.\n" * 9000)
+    assert planned("lines.txt")["text_layout"] == "line"
+    assert "of text in 9,000 documents" in "\n".join(inspect_all(["lines.txt"], 1))
+
+
+def test_files_that_are_not_opened_are_taken_for_what_others_with_such_names_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(look, "MAX_OPENED", 20)
+    Path("texts").mkdir()
+    for number in range(99):
+        Path(f"texts/{number}.xml").write_text(f"<?xml version='1.0'?>\n<a>{PARAGRAPH}</a>\n")
+    for number in range(60):
+        Path(f"texts/{number}.json").write_text(json.dumps([{"text": PARAGRAPH}], indent=1))
+    said = "\n".join(inspect_all(["texts"], 1))
+    assert re.search(r"read +60 x .* json\n", said) and re.search(r"left out +99 x .* XML: ", said)
+    assert "of text in 60 documents" in said

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers import cut_files, inputs
+from pipeline.readers import cut_files, inputs, text
 from pipeline.readers import open as opening
 from pipeline.readers.inputs import FileRange, plan_splits, ranges_of
 from pipeline.readers.listing import matching_files
@@ -384,3 +385,21 @@ def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, c
     found = [records(replace(file_range, format="words"), "line") for file_range in planned]  # type: ignore[arg-type]
     assert "".join(record.text for record in all_of(found) if isinstance(record, Record)).encode() == b"".join(words)
     assert sum(map(bool, found)) >= min(ranges, 2)
+
+
+def test_a_range_in_which_no_document_begins_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("The river is long.\n" * 9000)
+    whole = whole_range(path, "text")
+    read = 0
+    all_lines = text.all_lines
+
+    def counted(*arguments: Any) -> Any:
+        nonlocal read
+        for line in all_lines(*arguments):
+            read += 1
+            yield line
+
+    monkeypatch.setattr(text, "all_lines", counted)
+    assert records(replace(whole, start=19_000, end=38_000), "blank_line") == []
+    assert read <= 1001

@@ -156,9 +156,7 @@ REFUSED = [
     ),
     ("gz-without-suffix", "x.txt", gzip.compress(b"A b."), "looks like a compressed file", "with .gz"),
     ("bz2-without-suffix", "x.txt", bz2.compress(b"A b." * 99), "looks like a compressed file", ".bz2"),
-    ("json-array", "arr", ARRAY, "looks like a JSON array", "jq -c '.[]'"),
-    ("json-array-over-lines", "arr", b'[\n  {\n "text": "A b."\n }\n]\n', "looks like a JSON array", "jq -c '.[]'"),
-    ("json-object-over-lines", "obj.txt", b'{\n "text": "A b. C d."\n}\n', "looks like JSON over several lines", "jq"),
+    ("notebook", "a.ipynb", b'{\n "cells": []\n}\n', "looks like a notebook", "nbconvert"),
 ]
 
 

@@ -234,7 +234,8 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("feather-v1", file_of("x.feather", b"FEA1\0\0\0\0"), 3, ["x.feather is a Feather V1 file", "write_feather"]),
     ("arrow-other", file_of("x.arrow", PROSE.encode()), 3, ["x.arrow is not a readable Arrow file"]),
-    ("json-array", file_of("x", b'[{"text": "A b."}]'), 3, ["looks like a JSON array", "jq -c '.[]'"]),
+    ("json-array", file_of("x", b'[{"text": "A b."}, {"text": "C d."}, {"n": 1}]'), 0, ["2 documents", "without text"]),
+    ("json-as-lines", file_of("x", b'[{"text": "A b."}]', "--format", "jsonl"), 3, ["--format json reads arrays"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 document,"]),
     (
         "layout-one-document",
@@ -342,7 +343,11 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "flags", "warning"),
     [
-        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl, parquet, arrow or csv."),
+        (
+            "x.txt",
+            ("--text_key", "body"),
+            "--text_key body changes nothing: no input is jsonl, json, parquet, arrow or csv.",
+        ),
         ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is text."),
         ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
     ],
@@ -402,16 +407,15 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
 
 @pytest.mark.parametrize("name", ["a,b", "a[1]", "a b"])
 def test_a_folder_of_any_name_is_read_and_descriptions_in_it_are_left_out(command, tmp_path: Path, name: str) -> None:
-    """As `datasets` saves them: Arrow files next to JSON over several lines."""
+    """As `datasets` saves them: next to JSON over several lines."""
     folder = tmp_path / name
     folder.mkdir()
     (folder / "a.jsonl").write_text('{"text": "Some words."}\n')
     (folder / "dataset_info.json").write_text(json.dumps({"features": {"text": "string"}}, indent=2))
     (folder / "list.json").write_text('[{"text": "One."}, {"text": "Two."}]')
     done = command("shard", "--input", folder, "--output", tmp_path / "out", "--max_bad_ratio", 0)
-    assert done.returncode == 0 and "1 document," in done.stdout, done.stderr
-    assert "1 x file that looks like JSON over several lines (folder)" in done.stdout
-    assert "1 x file that looks like a JSON array (folder): write one object per line (jq -c '.[]'" in done.stdout
+    assert done.returncode == 0 and "3 documents," in done.stdout, done.stderr
+    assert "1 x JSON value without text (json)" in done.stdout
 
 
 def test_patterns_that_the_shell_expanded_are_read(command, tmp_path: Path) -> None:

@@ -1,0 +1,127 @@
+"""Reads JSON that is not JSON lines: arrays, and objects over several lines. A document for each element and object.
+
+Where a value begins and ends is seen from its brackets and strings alone, a block of the file at a time, so that memory
+is bounded for arrays of any length. Each value is then read like a line of JSON lines. One without text is left out,
+and is not bad: folders have package.json and the like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING
+
+from pipeline.readers.encodings import UTF8, Transcoded, is_line_safe
+from pipeline.readers.jsonl import NO_OBJECT, NO_TEXT, OBJECT, parse_json_line
+from pipeline.readers.open import Stream
+from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected
+
+if TYPE_CHECKING:
+    from pipeline.readers.inputs import FileRange
+
+WITHOUT_TEXT = "JSON value without text"
+JSON_RULES = (WITHOUT_TEXT,)
+
+_BLOCK_BYTES = 1 << 20
+_BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
+_MARK = re.compile(rb'["\[\]{},]')
+_BRACKET = re.compile(rb'["\[\]{}]')
+_IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*+', re.DOTALL)
+
+
+def begins_json(head: bytes) -> bool:
+    """Return whether a file begins with an object that has a key, or an array of them, whatever its name is."""
+    return _BEGINS.match(head) is not None
+
+
+def value_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the records of a file."""
+    # Some two-byte encodings have brackets and quotes as second bytes, but no line ends.
+    is_utf8 = file_range.encoding == UTF8 or not is_line_safe(file_range.encoding)
+    file = stream.file if is_utf8 else Transcoded(stream.file, file_range.encoding)
+
+    for offset, value in json_values(file, options.max_document_bytes):
+        record = parse_json_line(value, options.text_key, offset, options.max_document_bytes)
+        if record.source == "jsonl":
+            record = replace(record, source="json")
+        if isinstance(record, Rejected):
+            has_none = record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT
+            record = replace(record, reason=WITHOUT_TEXT if has_none else record.reason.replace("line", "value", 1))
+        yield record
+
+
+def json_values(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the offset and the bytes of each value: of the elements of an array, and of what is in no array.
+
+    The bytes are None above max_bytes. What is no JSON is part of a value, or one.
+    """
+    ends = _Ends()
+    value = bytearray()
+    offset = size = position = 0
+    while block := file.read(_BLOCK_BYTES):
+        start = 0
+        for end, next_start in ends.find(block):
+            size += end - start
+            value += block[start : min(end, start + max_bytes + 1)]
+            yield from _stripped(offset, value, size, max_bytes)
+            value.clear()
+            size, start, offset = 0, next_start, position + next_start
+        size += len(block) - start
+        value += block[start : start + max(0, max_bytes + 1 - len(value))]
+        position += len(block)
+    yield from _stripped(offset, value, size, max_bytes)
+
+
+def _stripped(offset: int, value: bytearray, size: int, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+    if offset == 0 and value.startswith(BYTE_ORDER_MARK):
+        del value[: len(BYTE_ORDER_MARK)]
+        offset = len(BYTE_ORDER_MARK)
+    stripped = value.lstrip()
+    if stripped:
+        yield offset + len(value) - len(stripped), bytes(stripped.rstrip()) if size <= max_bytes else None
+
+
+class _Ends:
+    """Finds where values end, in a file that comes in blocks."""
+
+    def __init__(self) -> None:
+        self._depth = 0  # open brackets
+        self._in_array = 0  # 1 in an array whose elements are the values
+        self._in_string = False
+        self._is_escaped = False  # the first byte of the next block
+
+    def find(self, block: bytes) -> Iterator[tuple[int, int]]:
+        """Yield where a value ends, and where the next one begins."""
+        position = 0
+        while True:
+            if self._in_string:
+                position = self._after_string(block, position)
+            is_between = self._depth <= self._in_array
+            mark = None if self._in_string else (_MARK if is_between else _BRACKET).search(block, position)
+            if mark is None:
+                return
+
+            position = mark.end()
+            if mark[0] == b'"':
+                self._in_string = True
+            elif mark[0] == b"," and self._depth == self._in_array == 1:
+                yield mark.start(), position
+            elif mark[0] in b"[{":
+                if mark[0] == b"[" and self._depth == 0:
+                    self._in_array = 1
+                    yield mark.start(), position
+                self._depth += 1
+            elif mark[0] in b"]}":
+                self._depth = max(0, self._depth - 1)
+                if self._depth == 0:
+                    yield mark.start() if self._in_array else position, position
+                    self._in_array = 0
+
+    def _after_string(self, block: bytes, position: int) -> int:
+        """Return the place after a string's closing quote, or the end of the block."""
+        found = _IN_STRING.match(block, position + self._is_escaped)
+        end = found.end() if found else len(block)
+        self._is_escaped = end < len(block) and block[end : end + 1] == b"\\"  # the last byte of the block
+        self._in_string = end >= len(block) or self._is_escaped
+        return end + 1

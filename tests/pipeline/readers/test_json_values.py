@@ -1,0 +1,119 @@
+"""JSON that is not JSON lines: each element of an array, and each object, is a document; memory is bounded."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.readers import json_values
+from pipeline.readers.inputs import with_format
+from pipeline.readers.record import Record, RecordOptions, Rejected
+from pipeline.readers.table import read_records
+from pipeline.text_keys import text_key
+from tests.pipeline.readers.test_cut_files import whole_range
+
+STRINGS = ["", "a", 'a "b"', "\\", "[{", "},]", "\n", "ä雨", "\\\\", '\\"']
+
+
+def made(random_: random.Random, depth: int) -> Any:
+    kind = random_.choice(["string", "number", "list", "object"] if depth else ["string", "number"])
+    if kind == "string":
+        return "".join(random_.choices(STRINGS, k=3))
+    if kind == "number":
+        return random_.choice([0, -1.5e9, True, None])
+    if kind == "list":
+        return [made(random_, depth - 1) for _ in range(random_.randrange(3))]
+    return {random_.choice(STRINGS): made(random_, depth - 1) for _ in range(random_.randrange(3))}
+
+
+@pytest.mark.parametrize("block_bytes", [1, 2, 7, 1 << 20])
+def test_values_are_those_of_a_parser(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_values, "_BLOCK_BYTES", block_bytes)
+    random_ = random.Random(0)
+    for _ in range(300):
+        elements = [made(random_, 3) for _ in range(random_.randrange(4))]
+        objects = [{"a": made(random_, 2)}, {"b": [made(random_, 2)]}]
+        layout = {"indent": random_.choice([None, 1]), "ensure_ascii": random_.random() < 0.5}
+        text = "\n".join(json.dumps(value, **layout) for value in (objects[0], elements, objects[1]))
+        data = random_.choice(["", "\ufeff"]).encode() + text.encode()
+
+        found = list(json_values.json_values(io.BytesIO(data), 1 << 20))
+        values = [value for _, value in found if value is not None]
+        assert [json.loads(value) for value in values] == [objects[0], *elements, objects[1]]
+        assert all(data[offset:].startswith(value) for offset, value in found if value is not None)
+
+
+def test_a_value_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_values, "_BLOCK_BYTES", 10)
+    data = json.dumps(["a" * 20, {"text": "b" * 9000}, "c"]).encode()
+    assert list(json_values.json_values(io.BytesIO(data), 30)) == [
+        (1, b'"' + b"a" * 20 + b'"'),
+        (25, None),
+        (9039, b'"c"'),
+    ]
+
+
+def records(path: Path, text_key: str = "text") -> list[Record | Rejected]:
+    return list(read_records(with_format(whole_range(path, "auto")), RecordOptions(text_key, "blank_line")))
+
+
+def texts(path: Path, text_key: str = "text") -> list[str]:
+    return [record.text for record in records(path, text_key) if isinstance(record, Record)]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_arrays_of_objects_are_documents(name: str, indent: int | None, tmp_path: Path) -> None:
+    rows = [{"id": 1, "text": "Eine schöne Zeile."}, {"text": ["Zwei.", "Drei."], "source": "web"}]
+    (tmp_path / name).write_text(json.dumps(rows, indent=indent))
+    found = records(tmp_path / name)
+    assert [(record.text, record.source) for record in found if isinstance(record, Record)] == [
+        ("Eine schöne Zeile.", "json"),
+        ("Zwei.\n\nDrei.", "web"),
+    ]
+
+
+def test_objects_over_lines_and_arrays_of_strings(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{\n "title": "T",\n "text": "A book."\n}\n{\n "text": "Another."\n}\n')
+    assert texts(tmp_path / "one.json") == ["A book.", "Another."]
+    (tmp_path / "strings.json").write_text('["One.", "Two [2].", "Three, \\"four\\"."]')
+    assert texts(tmp_path / "strings.json") == ["One.", "Two [2].", 'Three, "four".']
+
+
+def test_values_without_text_are_left_out_and_damage_is_bad(tmp_path: Path) -> None:
+    path = tmp_path / "package.json"
+    path.write_text('{\n "name": "x",\n "scripts": {}\n}\n')
+    (left_out,) = records(path)
+    assert isinstance(left_out, Rejected) and left_out.reason == "JSON value without text"
+    assert left_out.reason in with_format(whole_range(path, "auto")).reader.harmless
+
+    path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')
+    assert [record.reason for record in records(path) if isinstance(record, Rejected)] == [
+        "value is not JSON (Expecting ',' delimiter)"
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "gb18030", "cp1252"])
+def test_other_encodings(encoding: str, tmp_path: Path) -> None:
+    words = "Schöne \\ [Wörter]" if encoding == "cp1252" else "長い文 乗 \\ {雨}"
+    path = tmp_path / "a.json"
+    path.write_bytes(json.dumps([{"text": words}, {"text": words}], ensure_ascii=False).encode(encoding))
+    file_range = replace(whole_range(path, "json"), encoding=encoding)
+    found = list(read_records(file_range, RecordOptions("text", "blank_line")))
+    assert [record.text for record in found if isinstance(record, Record)] == [words, words]
+
+
+def test_the_key_of_the_text_is_found(tmp_path: Path) -> None:
+    def key_of(value: Any) -> str:
+        (tmp_path / "a.json").write_text(json.dumps(value, indent=1))
+        return text_key(with_format(whole_range(tmp_path / "a.json", "auto")))
+
+    assert key_of([{"author": "X" * 90, "paragraphs": ["One.", "Two."], "title": "T"}]) == "paragraphs"
+    assert key_of([{"id": "1", "story": "It rained.", "words": ["It", "rained", "."]}] * 9) == "story"
+    assert key_of({"name": "x", "description": "No document."}) == "text"
