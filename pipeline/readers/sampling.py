@@ -33,7 +33,7 @@ def sample(
     Rejected records count too, except harmless ones (see `Reader`), such as blank lines, which are yielded as well. So
     is the error of a file of a folder that is not text. Raises DataError as `with_format` and `read_records` do.
     """
-    pieces = _pieces([file_range for split in splits for file_range in split.ranges])
+    pieces = _pieces([file_range for split in splits for file_range in split.ranges], options)
     positions = dict.fromkeys(range(len(pieces)), 0)  # records read of each piece that may have more
     missing = count
 
@@ -85,15 +85,16 @@ def _evenly_spaced(numbers: list[int], count: int) -> list[int]:
     return [numbers[(2 * place + 1) * len(numbers) // (2 * count)] for place in range(count)]
 
 
-def _pieces(ranges: list[FileRange]) -> list[FileRange]:
+def _pieces(ranges: list[FileRange], options: RecordOptions) -> list[FileRange]:
     size = max(1, sum(file_range.weight for file_range in ranges) // PLACES)
-    return [piece for file_range in ranges for piece in _cut(file_range, size)]
+    return [piece for file_range in ranges for piece in _cut(file_range, size, options)]
 
 
-def _cut(file_range: FileRange, size: int) -> list[FileRange]:
-    """Return the pieces of a range that have about this size, if its format can be cut anywhere."""
+def _cut(file_range: FileRange, size: int, options: RecordOptions) -> list[FileRange]:
+    """Return the pieces of a range that have about this size, if records begin anywhere in it."""
     is_known = file_range.format != "auto" and file_range.compression is None
-    if not is_known or file_range.reader.cuts != "anywhere" or not is_line_safe(file_range.encoding):
+    is_record = file_range.format == "text" and options.text_layout == "file"
+    if not is_known or is_record or file_range.reader.cuts != "anywhere" or not is_line_safe(file_range.encoding):
         return [file_range]
 
     start, length = file_range.start, file_range.end - file_range.start

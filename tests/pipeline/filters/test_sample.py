@@ -20,9 +20,10 @@ from pipeline.filters.rules import DEFINITIONS, PAPERS, RULES, SETS, chosen_rule
 from pipeline.jobs.shard import reading_options
 from pipeline.jobs.shard_options import resolved
 from pipeline.options import ShardJob
-from pipeline.readers.inputs import plan_splits
+from pipeline.readers import sampling
+from pipeline.readers.inputs import FileRange, plan_splits
 from pipeline.readers.listing import matching_files
-from pipeline.readers.record import Record
+from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.sampling import sample
 from schemas.manifest import read_manifest
 from tests.conftest import Command
@@ -189,6 +190,15 @@ def test_a_sample_has_its_size_and_no_record_twice(name: str, count: int, tmp_pa
     assert len(found) == len(set(found)) == min(count, 302)
     if name == "a.jsonl" and count == 64:  # from all parts of the file
         assert len({int(text.split()[1]) // 30 for text in found if text.split()[1].isdigit()}) == 10
+
+
+def test_a_file_that_is_one_document_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "book.txt").write_text("The river is long.\n\n" * 9000)
+    read: list[FileRange] = []
+    read_records = sampling.read_records
+    monkeypatch.setattr(sampling, "read_records", lambda *given: read.append(given[0]) or read_records(*given))
+    (found,) = sample(plan_splits(matching_files(str(tmp_path)), "text"), 5, RecordOptions("text", "file"))
+    assert isinstance(found[0], Record) and len(read) == 1
 
 
 def test_members_of_archives_are_in_the_sample(command: Command, tmp_path: Path) -> None:
