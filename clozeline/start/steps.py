@@ -186,7 +186,8 @@ def _number(value: Any) -> Any:
 def pairs_warning(steps: list[Step], plan: Values) -> list[str]:
     """Return a warning if the pairs have no labels and the model is made for some, or the other way round."""
     recipe = next(_recipe_of(step) for step in steps if step.name == "train")
-    config, objective, wanted = plan["train"]["config"], plan["pairs"].get("objective"), pair_objective(recipe)
+    config, wanted = plan["train"]["config"], pair_objective(recipe)
+    objective = " ".join(listed(plan["pairs"].get("objective")))
     if wanted and objective not in LABELED:
         return [
             f"Warning: {config} is made for {wanted.upper()}; without it, its pair head learns nothing. Write "

@@ -186,3 +186,11 @@ def test_files_that_are_not_opened_are_taken_for_what_others_with_such_names_are
     said = "\n".join(inspect_all(["texts"], 1))
     assert re.search(r"read +60 x .* json\n", said) and re.search(r"left out +99 x .* XML: ", said)
     assert "of text in 60 documents" in said
+
+
+def test_a_list_of_one_value_is_the_value() -> None:
+    Path("a.txt").write_text(f"{PARAGRAPH}\n\n" * 900)
+    planned("a.txt")
+    plan = Path("out/a.txt/clozeline.toml")
+    plan.write_text(plan.read_text().replace('"full_sentences"', '["full_sentences"]'))
+    planned("a.txt")
