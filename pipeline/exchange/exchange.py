@@ -17,16 +17,14 @@ from functools import partial
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.pvalue import AsSingleton, PCollection, TaggedOutput
+from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 from pipeline.beam.steps import generate
-from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import (
     Block,
     Content,
     KeyedBatches,
     ReadRows,
-    Shuffle,
     Stream,
     Way,
     buckets_of_group,
@@ -140,42 +138,11 @@ class Step:
 
 @dataclass
 class Exchange(beam.PTransform):
-    """Streams of rows -> the results of a step for each bucket, also for buckets without rows.
+    """Streams of rows -> what a step makes of each bucket: its results, or the blocks of each of its outputs by tag.
 
-    step: without outputs. If a bucket is already finished, it need not call the function for its rows.
-    plans: a single `Plans`.
+    Without outputs, buckets without rows have a result, too. If a bucket is already finished, the step need not call
+    the function for its rows. plans: a single `Plans`.
     """
-
-    sources: Sequence[Source]
-    step: Step
-    plans: AsSingleton
-    shuffle: Shuffle
-    staging: Staging
-
-    def expand(self, pbegin: Any) -> PCollection:
-        way = Way(self.shuffle, self.staging)
-        return pbegin | "Buckets" >> _Buckets(self.sources, self.step, self.plans, way)
-
-
-def relay(
-    sources: Sequence[Source], step: Step, plans: AsSingleton, shuffle: Shuffle, staging: Staging
-) -> list[Relayed]:
-    """Return the streams that a step makes from the rows of each bucket, one per output.
-
-    plans: a single `Plans`.
-    """
-    pbegin = sources[0].elements.pipeline
-    made = pbegin | step.name.capitalize() >> _Buckets(sources, step, plans, Way(shuffle, staging))
-    return [Relayed(output.stream, made[_tag(number)]) for number, output in enumerate(step.outputs)]
-
-
-def _tag(number: int) -> str:
-    return f"output-{number}"
-
-
-@dataclass
-class _Buckets(beam.PTransform):
-    """Streams of rows -> what the step makes of each bucket: its results, or the blocks of each output by tag."""
 
     sources: Sequence[Source]
     step: Step
@@ -218,6 +185,17 @@ class _Buckets(beam.PTransform):
             | f"Merge {label.lower()}" >> _typed(generate(worker.merge, self.plans, stream))
         )
         return [as_they_are, merged]
+
+
+def relay(sources: Sequence[Source], step: Step, plans: AsSingleton, way: Way) -> list[Relayed]:
+    """Return the streams that a step makes from the rows of each bucket, one per output."""
+    pbegin = sources[0].elements.pipeline
+    made = pbegin | step.name.capitalize() >> Exchange(sources, step, plans, way)
+    return [Relayed(output.stream, made[_tag(number)]) for number, output in enumerate(step.outputs)]
+
+
+def _tag(number: int) -> str:
+    return f"output-{number}"
 
 
 def _typed(made: beam.PTransform, key: type = int) -> Any:

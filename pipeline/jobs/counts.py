@@ -30,7 +30,7 @@ from pipeline.commit.parts import list_shards
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
-from pipeline.exchange.blocks import KeyedBatch, Shuffle, Stream
+from pipeline.exchange.blocks import KeyedBatch, Stream, Way
 from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
@@ -142,7 +142,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
 
     def execution() -> Execution:
         plan = plan_counts(job, text, ALL_RULES, options)
-        count = CountWords(plan, chosen_shuffle(job.shuffle, options), staging)
+        count = CountWords(plan, Way(chosen_shuffle(job.shuffle, options), staging))
         return Execution(
             kind="counts",
             label="Counts",
@@ -221,22 +221,21 @@ class CountWords(beam.PTransform):
     """A text -> the reports on each partition's sums."""
 
     plan: CountPlan
-    shuffle: Shuffle
-    staging: Staging
+    way: Way
 
     def expand(self, pbegin: Any) -> PCollection:
         lots = pbegin | "Lots" >> DivideText(self.plan.text, text_lots, self.plan)
         plans = AsSingleton(pbegin | "Plan partitions" >> beam.Create([{PARTITIONS: Plan(self.plan.partitions)}]))
 
-        made = partial(_lot_made, shuffle=self.shuffle, staging=self.staging)
-        source = BatchSource(name_of_lot, partial(count_words_of, plan=self.plan), made)
+        count = partial(count_words_of, plan=self.plan)
+        source = BatchSource(name_of_lot, count, partial(_lot_made, way=self.way))
         counted = Sent(COUNTS_STREAM, lots, source)
-        add = Step("add", partial(add_up_partition, plan=self.plan, staging=self.staging), PARTITIONS)
-        return pbegin | "Add counts" >> Exchange([counted], add, plans, self.shuffle, self.staging)
+        add = Step("add", partial(add_up_partition, plan=self.plan, staging=self.way.staging), PARTITIONS)
+        return pbegin | "Add counts" >> Exchange([counted], add, plans, self.way)
 
     def work(self) -> Work:
         """Return what progress is measured by: the lots of text that are counted."""
-        prefix = LOT_NOTES if self.shuffle == "service" else f"{COUNTS_STREAM.name}-"
+        prefix = LOT_NOTES if self.way.by_service else f"{COUNTS_STREAM.name}-"
         return Work(prefix, self.plan.lots, self.plan.text.text_bytes)
 
 
@@ -260,7 +259,7 @@ class PublishCounts(beam.PTransform):
         entries = AsList(reports | "Entries" >> beam.Map(entries_of))
         tallies = AsSingleton(reports | "Tallies" >> AddTallies())
         return pbegin | "Finish" >> call_last(
-            publish_counts, entries, tallies, self.count.plan, self.provenance, self.count.staging
+            publish_counts, entries, tallies, self.count.plan, self.provenance, self.count.way.staging
         )
 
 
@@ -303,10 +302,10 @@ def _read_text(folder: str, shard: Shard) -> pa.Table:
     return shards.decode_text(data, storage.join(folder, shard.path))
 
 
-def _lot_made(lot: TextLot, shuffle: Shuffle, staging: Staging) -> None:
+def _lot_made(lot: TextLot, way: Way) -> None:
     steps.count_lot(lot.shards)
-    if shuffle == "service":  # this shuffle leaves no report on the lot, by which the launcher sees the job's progress
-        staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
+    if way.by_service:  # this shuffle leaves no report on the lot, by which the launcher sees the job's progress
+        way.staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
 
 
 def add_up_partition(

@@ -17,8 +17,7 @@ from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report
-from pipeline.commit.staging import Staging
-from pipeline.exchange.blocks import Shuffle, Stream
+from pipeline.exchange.blocks import Stream, Way
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.shard.hosts import HOST_BUCKETS, HOST_SCHEMA, add_domains, add_hosts, host_keys, sum_hosts
 from pipeline.shard.survey import CorpusSurvey
@@ -38,8 +37,7 @@ class CountDomains(beam.PTransform):
     """
 
     survey: AsSingleton
-    shuffle: Shuffle
-    staging: Staging
+    way: Way
 
     def expand(self, runs: Any) -> PCollection:
         plans = AsSingleton(runs.pipeline | "Plan hosts" >> call_once(_plans, self.survey))
@@ -47,7 +45,7 @@ class CountDomains(beam.PTransform):
         written = Written(stream, runs | "Host indexes" >> beam.FlatMap(_numbered_index))
 
         step = Step(HOSTS, _add_bucket, HOSTS, in_pieces=True)
-        return runs.pipeline | "Add hosts" >> Exchange([written], step, plans, self.shuffle, self.staging)
+        return runs.pipeline | "Add hosts" >> Exchange([written], step, plans, self.way)
 
 
 def _plans(survey: CorpusSurvey) -> Plans:

@@ -31,8 +31,7 @@ from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report
-from pipeline.commit.staging import Staging
-from pipeline.exchange.blocks import Addressed, KeyedBatch, Shuffle, Stream
+from pipeline.exchange.blocks import Addressed, KeyedBatch, Stream, Way
 from pipeline.exchange.exchange import Output, Plan, Plans, Relayed, Source, Step, Written, relay
 from pipeline.exchange.runs import Keys
 from pipeline.near_duplicates import bands, components, similarity
@@ -79,10 +78,6 @@ single bucket; and placements."""
 ReadTables = Callable[[], list[pa.Table]]
 """Returns one table per stream. A step whose single stream may be too large for one table gets ReadPieces instead."""
 
-Relaying = tuple[Shuffle, Staging]
-"""How exchanges pass data, and where."""
-
-
 # ---- The plan ----
 
 
@@ -127,7 +122,7 @@ def rounds_for(input_bytes: int) -> int:
 class NearDuplicates:
     """Connects the steps, and collects the streams of documents to drop that they make."""
 
-    def __init__(self, runs: PCollection, survey: AsSingleton, seed: int, rounds: int, relaying: Relaying):
+    def __init__(self, runs: PCollection, survey: AsSingleton, seed: int, rounds: int, way: Way):
         """runs: the reports of all runs. survey: a single CorpusSurvey. seed: determines the placements.
 
         rounds: number of rounds of stars; 0 for a small input.
@@ -135,7 +130,7 @@ class NearDuplicates:
         self._runs = runs
         self._seed = seed
         self._number_of_rounds = rounds
-        self._relaying = relaying
+        self._way = way
         self._plans = AsSingleton(runs.pipeline | "Plan near-duplicates" >> call_once(plans_for, survey))
         self._dropped: list[Relayed] = []
 
@@ -212,7 +207,7 @@ class NearDuplicates:
         return Output(Stream(number, f"dropped-{number}", DROPPED_SCHEMA), SHARDS)
 
     def _relay(self, sources: Sequence[Source], step: Step) -> list[Relayed]:
-        return relay(sources, step, self._plans, *self._relaying)
+        return relay(sources, step, self._plans, self._way)
 
 
 def _numbered_index(run: Report, name: str) -> tuple[int, list]:

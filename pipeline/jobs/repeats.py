@@ -21,8 +21,7 @@ from apache_beam.pvalue import AsSingleton, PCollection
 from pipeline.beam import steps
 from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report, total
-from pipeline.commit.staging import Staging
-from pipeline.exchange.blocks import Addressed, Shuffle, Stream
+from pipeline.exchange.blocks import Addressed, Stream, Way
 from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, relay
 from pipeline.exchange.runs import Keys
 from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard
@@ -63,8 +62,7 @@ class DropRepeats(beam.PTransform):
 
     drafts: Any
     sentences: int
-    shuffle: Shuffle
-    staging: Staging
+    way: Way
 
     def expand(self, pbegin: Any) -> PCollection:
         counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(_add_counts)
@@ -72,11 +70,11 @@ class DropRepeats(beam.PTransform):
 
         spans = Written(Stream(0, "spans", SPAN_SCHEMA, _hashes), self.drafts | "Indexes" >> beam.Map(_numbered_index))
         repeats = Output(Stream(0, "repeats", PLACE_SCHEMA), SHARDS)
-        (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.shuffle, self.staging)
+        (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.way)
 
-        make = partial(make_shard, finish_shard, drop_repeats=self.sentences, staging=self.staging)
+        make = partial(make_shard, finish_shard, drop_repeats=self.sentences, staging=self.way.staging)
         finish = Step("finish", make, SHARDS)
-        return pbegin | "Finish shards" >> Exchange([found], finish, plans, self.shuffle, self.staging)
+        return pbegin | "Finish shards" >> Exchange([found], finish, plans, self.way)
 
 
 # The plan

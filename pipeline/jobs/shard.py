@@ -28,7 +28,7 @@ from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once
 from pipeline.commit.finished import Provenance, Wanted, check_other_files, is_finished
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
-from pipeline.exchange.blocks import Shuffle
+from pipeline.exchange.blocks import Way
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
@@ -118,8 +118,7 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
         job=job,
         corpora=decided.corpora,
         provenance=replace(provenance, inputs=[]),  # they are in staging, because there may be many
-        shuffle=chosen_shuffle(job.shuffle, options),
-        staging=staging,
+        way=Way(chosen_shuffle(job.shuffle, options), staging),
         held_out=held_out,
     )
     return run_job(
@@ -167,7 +166,7 @@ def _execution(
 ) -> Execution:
     """Plan the splits. They, the list of inputs and the evaluation sets are written just before the graph runs."""
     job = graph.job
-    staging = graph.staging
+    staging = graph.way.staging
     splits = [_for_workers(split, options) for split in _splits(graph.corpora, listings)]
     warn_of_flags_without_effect(job, splits)
     jobs = {corpus.name: one for corpus, one in graph.corpora}
@@ -316,8 +315,7 @@ class ShardCorpora(beam.PTransform):
     job: ShardJob
     corpora: Corpora
     provenance: Provenance
-    shuffle: Shuffle
-    staging: Staging
+    way: Way
     held_out: Staging | None = None
     has_urls: bool = False
 
@@ -326,9 +324,9 @@ class ShardCorpora(beam.PTransform):
         runs = (
             pbegin
             | "Split files" >> beam.Create(range(files_for(self.splits)))
-            | "Splits" >> generate(read_splits, self.staging)
+            | "Splits" >> generate(read_splits, self.way.staging)
             | "Distribute splits" >> Distribute()
-            | "Write runs" >> generate(write_runs, reading, self.job.num_shards, self.staging, counted="run")
+            | "Write runs" >> generate(write_runs, reading, self.job.num_shards, self.way.staging, counted="run")
         )
         survey = AsSingleton(self._survey(pbegin, runs))
         plans = AsSingleton(pbegin | "Plan shards" >> call_once(_plans, survey))
@@ -336,24 +334,24 @@ class ShardCorpora(beam.PTransform):
         repeats = self.job.drop_repeats
         options = ShardOptions(self.job.dedup, self.job.seed, self.job.holdout, repeats)
         writes = write_shard if repeats is None else write_draft
-        make = partial(make_shard, writes, is_finished=repeats is None, options=options, staging=self.staging)
+        make = partial(make_shard, writes, is_finished=repeats is None, options=options, staging=self.way.staging)
         write = Step("write", make, SHARDS)
         streams = self._streams(runs, survey)
-        shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.shuffle, self.staging)
+        shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.way)
         if repeats is not None:
-            shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.shuffle, self.staging)
-        summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging))
+            shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.way)
+        summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.way.staging))
         facts = self._facts(pbegin, runs, survey)
         if self.held_out is None:
-            finish = call_last(publish_text, facts, summaries, self.provenance, self.staging)
+            finish = call_last(publish_text, facts, summaries, self.provenance, self.way.staging)
         else:
-            folders = TextStagings(self.staging, self.held_out)
+            folders = TextStagings(self.way.staging, self.held_out)
             held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
             finish = call_last(publish_with_held_out, facts, summaries, held_out, self.provenance, folders)
         return pbegin | "Finish" >> finish
 
     def _reading(self) -> ReadOptions:
-        sets = self.staging.url(EVALUATION_SETS) if self.job.decontaminate else ""
+        sets = self.way.staging.url(EVALUATION_SETS) if self.job.decontaminate else ""
         has_languages = self.job.language == AUTO
         of_corpora = {
             corpus.name: reading_options(job, sets, has_languages, corpus.share)
@@ -373,7 +371,7 @@ class ShardCorpora(beam.PTransform):
         """Return the survey with the domains, if there may be any."""
         if not self.has_urls:
             return survey
-        domains = AsList(runs | "Count domains" >> CountDomains(survey, self.shuffle, self.staging))
+        domains = AsList(runs | "Count domains" >> CountDomains(survey, self.way))
         return AsSingleton(pbegin | "Add domains" >> call_once(with_domains, survey, domains))
 
     def sharding(self) -> Sharding:
@@ -388,7 +386,7 @@ class ShardCorpora(beam.PTransform):
 
         if self.job.dedup == "minhash":
             rounds = rounds_for(self.input_bytes)
-            search = NearDuplicates(runs, survey, self.job.seed, rounds, (self.shuffle, self.staging))
+            search = NearDuplicates(runs, survey, self.job.seed, rounds, self.way)
             streams += search.to_drop()
 
         return streams
@@ -419,7 +417,7 @@ class WriteHeldOut(beam.PTransform):
         streams = [Written(held_out_stream(job.seed, job.language == AUTO), runs)]
         return (
             pbegin
-            | "Write shards" >> Exchange(streams, step, plans, self.corpora.shuffle, self.folders.text)
+            | "Write shards" >> Exchange(streams, step, plans, self.corpora.way)
             | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
         )
 

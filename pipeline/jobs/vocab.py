@@ -36,6 +36,7 @@ from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_inpu
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
+from pipeline.exchange.blocks import Way
 from pipeline.flags import recorded_options
 from pipeline.jobs.counts import (
     AddTallies,
@@ -189,7 +190,7 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
         return MakeVocabulary(
             plan=VocabularyPlan(_for_workers(job, options), count_plan.partitions, count_plan.sources, staging),
             provenance=provenance,
-            count=CountWords(count_plan, chosen_shuffle(job.shuffle, options), staging),
+            count=CountWords(count_plan, Way(chosen_shuffle(job.shuffle, options), staging)),
             tally=[],  # known once the text is counted
             min_ram=_min_ram(estimated_memory(text.totals["text_bytes"], job.model), options),
         )

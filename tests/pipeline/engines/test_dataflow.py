@@ -16,6 +16,7 @@ from apache_beam.runners.portability.fn_api_runner import translations
 from pipeline.beam.internals import temporary_files_removed
 from pipeline.commit.finished import Provenance
 from pipeline.commit.staging import Staging
+from pipeline.exchange.blocks import Way
 from pipeline.jobs.counts import CountPlan, CountWords
 from pipeline.jobs.learn_vocabulary import VocabularyPlan
 from pipeline.jobs.shard import ShardCorpora
@@ -44,7 +45,7 @@ def built(*flags: str, dedup: str = "none") -> tuple[Any, Any]:
     """The runner and the client's job, of `shard` with many splits."""
     job = ShardJob(input="x", output="o", dedup=dedup)  # type: ignore[arg-type]
     staging = Staging("s3://bucket/text", "job", "token")
-    graph = ShardCorpora(SPLITS, SPLITS << 24, job, ((Corpus(), job),), Provenance({}, [], 0), "service", staging)
+    graph = ShardCorpora(SPLITS, SPLITS << 24, job, ((Corpus(), job),), Provenance({}, [], 0), Way("service", staging))
     with temporary_files_removed():
         pipeline = execution_of("Shard corpora", graph, options_of([*CLOUD, *flags]), staging).build()
         result: Any = pipeline.run()
@@ -141,7 +142,7 @@ def built_vocabulary() -> Any:
     job = VocabJob(text="s3://bucket/text", output="s3://bucket/vocab", model="wordpiece", size=30_522, lowercase=True)
     text = TextFolder("s3://bucket/text", "", num_shards=16_384, num_parts=4, text_bytes=10**12)
     count_plan = CountPlan(text, ["web"], (Rules("wordpiece", lowercase=True),), is_result=False)
-    counted = CountWords(count_plan, "service", staging)
+    counted = CountWords(count_plan, Way("service", staging))
     plan = VocabularyPlan(job, count_plan.partitions, ["web"], staging)
     graph = MakeVocabulary(plan, Provenance({}, [], 0), counted, [], min_ram="24GB")
     with temporary_files_removed():
@@ -160,8 +161,8 @@ def test_steps_of_shard_that_take_long_run_in_stages_of_their_own() -> None:
     stages = stages_of(built()[0].proto_pipeline)
     listing = carrying(stages, "Splits")
     reading = carrying(stages, "Write runs")
-    sending = carrying(stages, "Write shards/Buckets/Documents blocks")
-    writing = carrying(stages, "Write shards/Buckets/Consume")
+    sending = carrying(stages, "Write shards/Documents blocks")
+    writing = carrying(stages, "Write shards/Consume")
     finishing = carrying(stages, "Finish/Call")
     assert len({id(stage) for stage in (listing, reading, sending, writing, finishing)}) == 5
     # Reports travel no further than to their part of the manifest.
@@ -182,8 +183,8 @@ def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> 
     stages = stages_of(proto)
     long_steps = (
         "Count words/Lots/Divide",
-        "Count words/Add counts/Buckets/Counts blocks",
-        "Count words/Add counts/Buckets/Consume",
+        "Count words/Add counts/Counts blocks",
+        "Count words/Add counts/Consume",
     )
     separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
     assert len({id(stage) for stage in separate}) == 6

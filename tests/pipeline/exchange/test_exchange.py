@@ -83,7 +83,7 @@ def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
         )
         runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": plan}]))
-        consumed = pipeline | Exchange([made, runs], Step("consume", consume, "all"), decided, shuffle, staging)
+        consumed = pipeline | Exchange([made, runs], Step("consume", consume, "all"), decided, Way(shuffle, staging))
         _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
     return sorted(json.loads(line) for line in (folder / "out").read_text().splitlines())
 
@@ -139,7 +139,7 @@ def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": Plan(buckets)}]))
         staging = Staging(str(tmp_path), "job")
         step = Step("consume", consume_pieces, "all", in_pieces=True)
-        consumed = pipeline | Exchange([sent], step, decided, shuffle, staging)
+        consumed = pipeline | Exchange([sent], step, decided, Way(shuffle, staging))
         _ = consumed | "Write" >> WriteToText(str(tmp_path / "out"), shard_name_template="")
 
     found = sorted(json.loads(line) for line in (tmp_path / "out").read_text().splitlines())

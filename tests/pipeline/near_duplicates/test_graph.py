@@ -15,7 +15,7 @@ from apache_beam.io import WriteToText
 from apache_beam.pvalue import AsSingleton
 
 from pipeline.commit.staging import Staging
-from pipeline.exchange.blocks import Shuffle
+from pipeline.exchange.blocks import Shuffle, Way
 from pipeline.exchange.exchange import Exchange, Plan, Step
 from pipeline.exchange.runs import encode_run
 from pipeline.jobs.near_duplicates import NearDuplicates
@@ -76,10 +76,10 @@ def dropped(folder: Path, documents: dict[int, list[str]], survey: CorpusSurvey,
         surveyed = AsSingleton(pipeline | "Survey" >> beam.Create([survey]))
         plan = AsSingleton(pipeline | "Plan" >> beam.Create([{"shards": Plan(SHARDS)}]))
         runs = pipeline | "Runs" >> beam.Create(reports)
-        streams: list[Any] = list(NearDuplicates(runs, surveyed, 0, 3, (shuffle, staging)).to_drop())
+        streams: list[Any] = list(NearDuplicates(runs, surveyed, 0, 3, Way(shuffle, staging)).to_drop())
         for place, stream in enumerate(streams):
             assert stream.stream.number == place + 1
-        consumed = pipeline | Exchange(streams, Step("consume", consume, "shards"), plan, shuffle, staging)
+        consumed = pipeline | Exchange(streams, Step("consume", consume, "shards"), plan, Way(shuffle, staging))
         _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
 
     by_step: list[set[int]] = [set() for _ in streams]
