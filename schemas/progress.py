@@ -16,7 +16,6 @@ import contextlib
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any, TextIO
@@ -29,7 +28,7 @@ _shown: Bar | None = None
 
 
 class Bar:
-    """A bar with the rate and the time left, as `RecentRate` has them; without a total, a count and the rate.
+    """A bar with the rate, as `MeanRate` has it, and the time left; without a total, a count and the rate.
 
     what: what the bar is of. total: None if it is not known. unit: of what is counted; "B" for bytes. done: what was
     done before, which counts in no rate. stays: the last state of the bar stays on the terminal.
@@ -46,7 +45,7 @@ class Bar:
 
         from tqdm import tqdm  # not in commands that draw nothing
 
-        rate = RecentRate(done)
+        rate = MeanRate(done)
 
         class RatedBar(tqdm):
             @property
@@ -130,34 +129,21 @@ class Bar:
         self._bar.set_description_str(", ".join(filter(None, (self._what, doing))), refresh=False)
 
 
-class RecentRate:
-    """The mean rate over the later half of the time since the first step, which loads and compiles.
-
-    done: what was done before.
-    """
+class MeanRate:
+    """The mean rate since the end of the first step, which loads and compiles. done: what was done before."""
 
     def __init__(self, done: int):
         self._done_before = done
-        self._seen: deque[tuple[float, int]] = deque()
+        self._first: tuple[float, int] | None = None
 
     def at(self, now: float, done: int) -> float:
         """Return what is done per second, 0 if that is not known. now: by a clock in seconds.
 
         For 0 tqdm shows `?`, and for None it would take the mean since the start, a slow first step included.
         """
-        if not self._seen:
-            if done > self._done_before:
-                self._began = now
-                self._seen.append((now, done))
-            return 0.0
-
-        elapsed = now - self._began
-        if now - self._seen[-1][0] > elapsed / 100:
-            self._seen.append((now, done))
-        while len(self._seen) > 1 and self._seen[1][0] <= now - elapsed / 2:
-            self._seen.popleft()
-
-        since, before = self._seen[0]
+        if self._first is None and done > self._done_before:
+            self._first = (now, done)
+        since, before = self._first or (now, done)
         return (done - before) / (now - since) if now > since else 0.0
 
 
