@@ -30,7 +30,7 @@ from pipeline.pairs.layout import (
     to_columns,
 )
 from pipeline.pairs.nsp_sop import pair_sentences
-from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks
+from pipeline.pairs.static_masks import StaticMaskDrawer
 from pipeline.pairs.word_segmentation import BEGINS, CONTINUES
 from schemas import shards, storage
 from schemas.manifest import Shard, read_shard_bytes
@@ -158,7 +158,7 @@ def locate_documents(lengths_N: NDArray[np.int64], text: pa.Table) -> tuple[Enco
     is_kept_D = np.diff(kept_sentences_D1) > 0
     document_offsets = np.append(kept_sentences_D1[:-1][is_kept_D], len(sentence_offsets) - 1)
     document_ids = text["document"].to_numpy()[is_kept_D]
-    return EncodedCorpus.of(sentence_offsets, document_offsets, document_ids), is_kept_D
+    return EncodedCorpus(sentence_offsets, document_offsets, document_ids), is_kept_D
 
 
 def lay_rows(
@@ -182,7 +182,7 @@ def write_rows(
     drawer = None
     if options.static_masks:
         identity = (options.seed, target.pass_number, target.text_shard.fingerprint)
-        drawer = StaticMaskDrawer(StaticMasks(options.static_masks, options.masking, identity), vocabulary)
+        drawer = StaticMaskDrawer(options.static_masks, options.masking, identity, vocabulary)
 
     schema = shards.pairs_schema(vocabulary.size, static_masks=drawer is not None)
     encoder = shards.ShardEncoder(schema)

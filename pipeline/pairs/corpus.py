@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +43,3 @@ class EncodedCorpus:
     sentence_offsets_N1: NDArray[np.int64]
     document_offsets_D1: NDArray[np.int64]
     document_ids_D: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, sentence_offsets: Any, document_offsets: Any, document_ids: Any) -> EncodedCorpus:
-        """Make a corpus from any sequences of integers."""
-        return cls(
-            np.asarray(sentence_offsets, dtype=np.int64),
-            np.asarray(document_offsets, dtype=np.int64),
-            np.asarray(document_ids, dtype=np.uint64),
-        )

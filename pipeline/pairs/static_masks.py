@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,25 +22,18 @@ from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
 
 
-@dataclass(frozen=True)
-class StaticMasks:
-    """How many masks each row gets, how they are drawn, and what seeds their random numbers besides the row."""
-
-    variants: int
-    masking: Masking
-    identity: tuple[int | str, ...]
-
-
 class StaticMaskDrawer:
     """Draws the masks of one shard, batch by batch, and counts them."""
 
-    def __init__(self, stored: StaticMasks, vocabulary: Vocabulary):
-        """Start with all counts at zero."""
-        self._masking = stored.masking
+    def __init__(self, variants: int, masking: Masking, identity: tuple[int | str, ...], vocabulary: Vocabulary):
+        """Start with all counts at zero. variants: how many masks each row gets.
+
+        identity: what seeds their random numbers besides the row.
+        """
+        self._masking = masking
         self._vocabulary = vocabulary
         self._counts: Counter[str] = Counter()
-        variants = range(stored.variants)
-        self._keys = [np.uint64(key(*stored.identity, "static mask", variant)) for variant in variants]
+        self._keys = [np.uint64(key(*identity, "static mask", variant)) for variant in range(variants)]
 
     def draw(self, rows: RowBatch) -> dict[str, pa.Array]:
         """Return the columns of a batch of rows that hold its masks, by name."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.pairs.layout import RowBatch
-from pipeline.pairs.static_masks import StaticMaskDrawer, StaticMasks, interleave_variants
+from pipeline.pairs.static_masks import StaticMaskDrawer, interleave_variants
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking, RowsToMask, draw_masks
@@ -38,10 +38,9 @@ def row_batch(rows: pa.Table, start: int, end: int) -> RowBatch:
 
 
 def with_masks(
-    rows: pa.Table, stored: StaticMasks, vocabulary: Vocabulary, at_once: int = 1024
+    rows: pa.Table, drawer: StaticMaskDrawer, vocabulary: Vocabulary, at_once: int = 1024
 ) -> tuple[pa.Table, dict[str, int]]:
     """The rows with their masks, drawn some rows at a time, and the counts."""
-    drawer = StaticMaskDrawer(stored, vocabulary)
     batches = []
     for start in range(0, len(rows), at_once):
         end = min(start + at_once, len(rows))
@@ -55,8 +54,8 @@ def with_masks(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocabulary, kind: Kind) -> None:
-    stored = StaticMasks(3, Masking(kind, max_predictions=4), (7, 0, "f"))
-    table, counted = with_masks(rows, stored, vocabulary)
+    masking = Masking(kind, max_predictions=4)
+    table, counted = with_masks(rows, StaticMaskDrawer(3, masking, (7, 0, "f"), vocabulary), vocabulary)
     data, _ = shards.encode_shard("x", table)
     again = shards.decode_table(data, "x", shards.schema_of_pairs(data, "x", vocabulary.size))
     check_pairs(again, "x", PairLimits(vocabulary.size, 32, static_masks=3))
@@ -66,7 +65,7 @@ def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocab
     for variant in range(3):
         keys = numbers(np.uint64(key(7, 0, "f", "static mask", variant)), np.arange(len(rows)))
         plain = starts.values.to_numpy(zero_copy_only=False)
-        masks = draw_masks(RowsToMask(ids.values.to_numpy(), offsets, plain, keys), stored.masking, vocabulary)
+        masks = draw_masks(RowsToMask(ids.values.to_numpy(), offsets, plain, keys), masking, vocabulary)
         for row, (positions, tokens) in enumerate(
             zip(again["mask_positions"].to_pylist(), again["mask_tokens"].to_pylist(), strict=True)
         ):
@@ -78,9 +77,9 @@ def test_stored_masks_are_those_that_are_drawn(rows: pa.Table, vocabulary: Vocab
 
 
 def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary) -> None:
-    stored = StaticMasks(1, Masking("span"), (0,))
-    whole, counts = with_masks(rows, stored, vocabulary)
-    cut, counts_of_cut = with_masks(rows, stored, vocabulary, at_once=7)
+    drawers = [StaticMaskDrawer(1, Masking("span"), (0,), vocabulary) for _ in range(2)]
+    whole, counts = with_masks(rows, drawers[0], vocabulary)
+    cut, counts_of_cut = with_masks(rows, drawers[1], vocabulary, at_once=7)
     assert whole.to_pylist() == cut.to_pylist()
     assert counts == counts_of_cut
 
