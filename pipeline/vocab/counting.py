@@ -72,16 +72,29 @@ def count_texts(texts: Iterable[pa.Table], sources: Sequence[str], rules: Sequen
     A word has one row for each set of rules and source, in each batch. There is one batch unless the runs of the texts
     exceed MAX_RUN_BYTES.
     """
-    added = _AddedRuns()
+    tables: list[pa.Table] = []  # the sum so far, then the tables after it
     for text in texts:
-        source_of_row = _source_of_row(text, sources)
-        for counted in _count_runs(text, source_of_row):
-            added.add(counted)
-            if added.is_full():
-                yield words_of_runs(added.take(), rules)
+        for counted in _count_runs(text, _source_of_row(text, sources)):
+            tables.append(counted)
+            # The sum is never larger than what is added to it, so adding up takes two passes over all tables at most.
+            if _bytes_of(tables[1:]) > tables[0].nbytes:
+                tables = [_add_up(tables)]
+            if _bytes_of(tables) > MAX_RUN_BYTES:
+                yield words_of_runs(_add_up(tables), rules)
+                tables = []
 
     # Sent even if it is empty, so that there is always a batch.
-    yield words_of_runs(added.take(), rules)
+    yield words_of_runs(_add_up(tables), rules)
+
+
+def _add_up(tables: list[pa.Table]) -> pa.Table:
+    if len(tables) == 1:  # it has no run of a source twice
+        return tables[0]
+    return sum_counts(pa.concat_tables([RUNS_SCHEMA.empty_table(), *tables]), ["run", "source"])
+
+
+def _bytes_of(tables: list[pa.Table]) -> int:
+    return sum(table.nbytes for table in tables)
 
 
 def _source_of_row(text: pa.Table, sources: Sequence[str]) -> NDArray[np.uint16]:
@@ -137,49 +150,6 @@ def _count_occurrences(runs: list[pa.StringArray], source_R: NDArray[np.uint16])
 
     counted = pa.concat_tables(parts)
     return counted.filter(pc.not_equal(counted["run"], ""))  # type: ignore[attr-defined]
-
-
-class _AddedRuns:
-    """Tables of runs, which are added up whenever the new tables have more bytes than the sum.
-
-    The sum is then never larger than what is added to it, so adding up takes at most two passes over all tables.
-    """
-
-    def __init__(self) -> None:
-        self._tables: list[pa.Table] = []  # the sum so far, then the tables after it
-        self._sum_bytes = 0
-        self._new_bytes = 0
-
-    def add(self, counted: pa.Table) -> None:
-        """Add a table of RUNS_SCHEMA."""
-        self._tables.append(counted)
-        self._new_bytes += counted.nbytes
-        if self._new_bytes > self._sum_bytes:
-            self._add_up()
-
-    def is_full(self) -> bool:
-        """Whether the limit on memory is reached."""
-        return self._sum_bytes + self._new_bytes > MAX_RUN_BYTES
-
-    def take(self) -> pa.Table:
-        """Return the sum of all that was added, and start over."""
-        self._add_up()
-        taken = pa.concat_tables([RUNS_SCHEMA.empty_table(), *self._tables])
-
-        self._tables = []
-        self._sum_bytes = 0
-        self._new_bytes = 0
-        return taken
-
-    def _add_up(self) -> None:
-        # A single table has no run of a source twice.
-        if len(self._tables) < 2:
-            return
-
-        total = sum_counts(pa.concat_tables(self._tables), ["run", "source"])
-        self._tables = [total]
-        self._sum_bytes = total.nbytes
-        self._new_bytes = 0
 
 
 def words_of_runs(runs: pa.Table, rules: Sequence[Rules]) -> pa.RecordBatch:
