@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -134,30 +134,21 @@ def encode_run(rows: pa.RecordBatch, keys: Keys, buckets: int, name: str) -> tup
             yield batch
 
     messages = encode_batches(batches(), rows.schema)
-    index = RunIndex(
-        name=name,
-        buckets=buckets,
-        start=0,
-        numbers=np.array(numbers, np.uint32),
-        lengths=np.array([len(message) for message in messages], np.uint32),
-        checksums=np.array([zlib.crc32(message) for message in messages], np.uint32),
-    )
-    return b"".join(messages), index
+    return b"".join(messages), _index_of(messages, numbers, buckets, name)
 
 
 def encode_in_order(batches: Iterable[pa.RecordBatch], schema: pa.Schema, name: str) -> tuple[bytes, RunIndex]:
     """Return the bytes of a run file named `name`, and its index: one bucket that keeps the order of all rows."""
     data = b"".join(encode_batches(batches, schema))
     listed = [data] if data else []
-    index = RunIndex(
-        name=name,
-        buckets=1,
-        start=0,
-        numbers=np.arange(len(listed), dtype=np.uint32),
-        lengths=np.array([len(message) for message in listed], np.uint32),
-        checksums=np.array([zlib.crc32(message) for message in listed], np.uint32),
-    )
-    return data, index
+    return data, _index_of(listed, range(len(listed)), 1, name)
+
+
+def _index_of(listed: Sequence[bytes | memoryview], numbers: Sequence[int], buckets: int, name: str) -> RunIndex:
+    """Return the index of a file of these messages, each of which is the bucket with the same place in `numbers`."""
+    lengths = np.array([len(message) for message in listed], np.uint32)
+    checksums = np.array([zlib.crc32(message) for message in listed], np.uint32)
+    return RunIndex(name, buckets, 0, np.array(numbers, np.uint32), lengths, checksums)
 
 
 def encode_batches(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[memoryview]:
