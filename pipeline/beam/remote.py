@@ -404,11 +404,11 @@ class _JobEnd:
                 continue
 
             with contextlib.suppress(StorageError):  # unreachable for a moment; the last call below reports it
-                failed = failures.first()
+                failed = failures.error()
                 if failed is not None:
                     return failed
             looked = monotonic()
-        return failures.first()
+        return failures.error()
 
     def check(self) -> None:
         """Raise EngineError unless the job was finished."""

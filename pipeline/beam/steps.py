@@ -117,7 +117,7 @@ def _guarded(
     def guarded(element, *arguments):  # without annotations, because Beam would infer coders from them
         try:
             has_stopped = any(isinstance(value, Stopped) for value in (element, *arguments))
-            if reported is not None and (has_stopped or reported.exist()):
+            if reported is not None and (has_stopped or reported.error() is not None):
                 yield from stopped
                 return
 

@@ -5,8 +5,7 @@ hits a permanent error writes it to staging and ends as if it had nothing to emi
 they begin and do nothing if there is one, so nothing is published. The launcher checks while it follows the job, then
 cancels the job and raises the error.
 
-    OUTPUT/_unfinished-<job>/failed-<token>/failed.json    exists as soon as any step has failed
-    OUTPUT/_unfinished-<job>/failed-<token>/<hash>.json    one for each different error
+    OUTPUT/_unfinished-<job>/failed-<token>.json    the last error of any step
 
 After Ctrl-C the launcher writes an error itself, because Flink continues, or even starts, a job that its job server
 calls canceled. With nothing left to do, the job soon reaches its last step, which ends it and releases the folder.
@@ -29,9 +28,7 @@ from pipeline.commit import leases
 from pipeline.commit.staging import Staging
 from schemas import errors, storage
 from schemas.errors import ClozelineError, DataError, StorageError
-from schemas.randomness import key
 
-_FLAG = "failed.json"
 _MARK = "clozeline-error"
 
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
@@ -55,40 +52,25 @@ class Failures:
         Nothing is written once the job's lease is gone: the job is then done or was taken over, and the error comes
         from a step that an engine runs again.
         """
-        name = type(error).__name__
-        message = str(error)
-        content = json.dumps({"type": name, "message": message}).encode()
-
+        content = json.dumps([type(error).__name__, str(error)]).encode()
         try:
             if leases.read(self.staging.output, self.staging.token) is None:
                 return False
-            self.staging.put(self._name(f"{key(name, message):016x}.json"), content)
-            self.staging.put(self._name(_FLAG), content)
+            self.staging.put(self._name, content)
         except ClozelineError:
             return False
         return True
 
-    def exist(self) -> bool:
-        """Whether any step has failed. Takes one request to an object store."""
-        try:
-            storage.read(self.staging.url(self._name(_FLAG)))
-        except DataError:  # it does not exist
-            return False
-        return True
-
-    def first(self) -> ClozelineError | None:
-        """Return the error to raise in the launcher: of several, the first by type and message. None if there is none.
+    def error(self) -> ClozelineError | None:
+        """Return the error to raise in the launcher, None if there is none. Takes one request to an object store.
 
         Raises StorageError when staging cannot be read.
         """
-        if not self.exist():
+        try:
+            name, message = json.loads(storage.read(self.staging.url(self._name)))
+        except DataError:  # it does not exist
             return None
-
-        folder = self.staging.url(self._name(""))
-        names = [name for name in storage.names(folder) if not storage.is_partial(name)]
-        contents = [json.loads(storage.read(storage.join(folder, name))) for name in names]
-        first = min(contents, key=lambda content: (content["type"], content["message"]))
-        return getattr(errors, first["type"], ClozelineError)(first["message"])
+        return getattr(errors, name, ClozelineError)(message)
 
     def end_job_left_alone(self) -> ClozelineError | None:
         """Called by the last step after a failure. Return the error that ends the job; None if a launcher waits for it.
@@ -98,11 +80,11 @@ class Failures:
         """
         output = self.staging.output
         token = self.staging.token
-        if leases.launcher_waits(output, token, self.staging.url(self._name(_FLAG))):
+        if leases.launcher_waits(output, token, self.staging.url(self._name)):
             return None
 
         leases.remove(output, token)
-        return self.first()
+        return self.error()
 
     def end_job(self, error: ClozelineError) -> None:
         """Called by the launcher: make a job end itself if its engine does not cancel it. Marks it as left alone."""
@@ -119,10 +101,11 @@ class Failures:
         return False
 
     def remove(self) -> None:
-        storage.remove(self.staging.url(self._name("")).rstrip("/"))
+        storage.remove(self.staging.url(self._name))
 
-    def _name(self, file: str) -> str:
-        return f"failed-{self.staging.token}/{file}"
+    @property
+    def _name(self) -> str:
+        return f"failed-{self.staging.token}.json"
 
 
 # Beam passes on an exception as the text of its traceback, so errors that a user can act on travel in it as JSON.

@@ -130,7 +130,7 @@ def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, servi
     assert done.returncode == 0, done.stderr
     wait_for(lambda: not list(bad.glob("_lease-*")), "the failed job keeps its lease")
     assert not (bad / "manifest.json").exists()
-    assert list(bad.glob("_unfinished-*/failed-*/failed.json"))
+    assert list(bad.glob("_unfinished-*/failed-*.json"))
 
 
 AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"

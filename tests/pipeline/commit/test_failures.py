@@ -47,33 +47,22 @@ def test_only_what_another_attempt_would_meet_again_is_permanent(error: Clozelin
     assert failures.is_permanent(error) == expected
 
 
-def test_of_several_errors_the_same_one_is_raised_in_any_order(tmp_path: Path) -> None:
-    errors = [StorageError("c"), DataError("b"), DataError("a")]
-    for number, order in enumerate((errors, errors[::-1])):
-        reported = Failures(Staging(str(tmp_path / str(number)), "job", token="now"))
-        assert reported.first() is None
-        with leases.held(reported.staging.output, "now"):
-            for error in order:
-                assert reported.report(error)
-        first = reported.first()
-        assert (type(first), str(first)) == (DataError, "a")
+def test_an_error_that_was_reported_is_raised_until_it_is_removed(tmp_path: Path) -> None:
+    reported = Failures(Staging(str(tmp_path), "job", token="now"))
+    assert reported.error() is None
+    with leases.held(reported.staging.output, "now"):
+        assert reported.report(DataError("a"))
+    error = reported.error()
+    assert (type(error), str(error)) == (DataError, "a")
 
-        reported.remove()
-        assert reported.first() is None
-
-
-def test_a_report_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
-    staging = Staging(str(tmp_path), "job", token="now")
-    with leases.held(staging.output, "now"):
-        assert Failures(staging).report(DataError("whole"))
-    Path(staging.url("failed-now/.0123.json.0123456789ab.partial")).write_text('{"type": ')
-    assert str(Failures(staging).first()) == "whole"
+    reported.remove()
+    assert reported.error() is None
 
 
 def test_an_attempt_does_not_see_the_errors_of_another(tmp_path: Path) -> None:
     with leases.held(str(tmp_path), "old"):
         assert Failures(Staging(str(tmp_path), "job", token="old")).report(DataError("old"))
-    assert not Failures(Staging(str(tmp_path), "job", token="new")).exist()
+    assert Failures(Staging(str(tmp_path), "job", token="new")).error() is None
 
 
 def refuse_three(number: int) -> int:
@@ -128,9 +117,9 @@ def test_after_a_reported_error_no_side_input_is_missing_and_nothing_is_publishe
             beam.Pipeline("FnApiRunner", PipelineOptions(options)) as pipeline,
         ):
             _ = pipeline | Chain(numbers, place)
-        assert reported.exist() == is_refused
+        assert (reported.error() is not None) == is_refused
         assert place.exists() != is_refused
-    assert str(reported.first()) == "three is refused"
+    assert str(reported.error()) == "three is refused"
 
 
 def test_without_an_engine_the_same_graph_raises(tmp_path: Path) -> None:
