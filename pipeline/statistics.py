@@ -27,7 +27,7 @@ from pipeline.beam import stop_signals
 from pipeline.beam.estimate import in_words
 from pipeline.commit import leases
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, check_other_files, finished_manifest, folder_as_input
-from pipeline.commit.parts import list_shards
+from pipeline.commit.parts import in_parts
 from pipeline.commit.publish import clean_up, publish_output
 from pipeline.commit.reports import Report, total
 from pipeline.commit.staging import Staging, plan_staging
@@ -389,7 +389,7 @@ def _publish(
     """Publish the folder. reports: of all partitions, in order."""
     unigrams = _keep_unigrams(counts, staging)
     entries = [Shard(**report["shard"]) for report in [*reports, unigrams]]  # sorted by path
-    listed, parts = list_shards(entries, staging)
+    listed, parts = in_parts("shards", entries, staging)
 
     counted = {"vocabulary": plan.vocabulary, "vocabulary_size": plan.counting.vocabulary_size}
     manifest = Manifest(

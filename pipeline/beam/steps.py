@@ -188,7 +188,7 @@ def _values(numbered: tuple[int, Any]) -> Any:
 
 @dataclass
 class SummarizeParts(beam.PTransform):
-    """Reports of shards -> a PartSummary for each 4,096 of them. Parts are summarized on different workers.
+    """Reports of shards -> a Summary for each 4,096 of them. Parts are summarized on different workers.
 
     add_up: a module-level function, so that workers can import it.
     """

@@ -1,6 +1,6 @@
 """Builds a manifest in parallel: workers summarize up to 4,096 shards each, and the summaries are added up.
 
-    reports of shards -> grouped by part -> summarize_part (on workers) -> PartSummary -> summarize_folder (once)
+    reports of shards -> grouped by part -> summarize_part (on workers) -> Summary -> summarize_folder (once)
 
 A part's shards are consecutive by index, so its entries, its digest and its file follow from its reports alone. All
 sums are of integers, so they depend neither on the order of reports nor on how they are grouped. The last step of a job
@@ -20,7 +20,6 @@ from schemas import storage
 from schemas.manifest import (
     PART_ENTRIES,
     FolderKind,
-    Input,
     Listed,
     Part,
     Shard,
@@ -42,29 +41,17 @@ ADDED_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class PartSummary:
-    """What the last step of a job needs to know about one part.
+class Summary:
+    """What the last step of a job needs to know about one part of a folder, or about all parts together.
 
-    shards: the entries, if the folder has only one part; otherwise empty, and `part` describes the file that has them.
-    digest: of the shards, for the folder's fingerprint.
+    number: of the part; 0 for all.
+    shards: the entries, if the folder has only one part; otherwise empty, and `parts` are the files that have them.
+    digests: of the shards of each part, in order, for the folder's fingerprint.
     largest: the first of the shards with the most rows.
     sums: the counts of all reports, added up.
     """
 
     number: int
-    shards: list[Shard]
-    part: Part | None
-    digest: str
-    rows: int
-    tokens: int
-    largest: Shard
-    sums: Report
-
-
-@dataclass(frozen=True)
-class FolderSummary:
-    """All parts of a folder together. Fields are as in PartSummary; `digests` has one for each part, in order."""
-
     shards: list[Shard]
     parts: list[Part]
     digests: list[str]
@@ -84,7 +71,7 @@ def part_of_report(report: Report) -> int:
     return index // PART_ENTRIES
 
 
-def summarize_part(numbered: tuple[int, Iterable[Report]], add_up: AddUp, staging: Staging) -> PartSummary:
+def summarize_part(numbered: tuple[int, Iterable[Report]], add_up: AddUp, staging: Staging) -> Summary:
     """Summarize one part from its number and the reports of all its shards, in any order.
 
     Writes the part's file into staging if the folder has more than one part. Raises ValueError unless there is exactly
@@ -100,16 +87,16 @@ def summarize_part(numbered: tuple[int, Iterable[Report]], add_up: AddUp, stagin
 
     shards.sort(key=lambda shard: shard_place(shard.path))
     folder_size = _check_complete(number, shards)
-    part = None
+    parts = []
     if folder_size > PART_ENTRIES:
         name = part_name("shards", number, -(-folder_size // PART_ENTRIES))
-        part = _write_part(name, "shards", shards, staging)
+        parts = [_write_part(name, "shards", shards, staging)]
 
-    return PartSummary(
+    return Summary(
         number=number,
-        shards=shards if part is None else [],
-        part=part,
-        digest=digest_of_part(shards),
+        shards=[] if parts else shards,
+        parts=parts,
+        digests=[digest_of_part(shards)],
         rows=sum(shard.rows for shard in shards),
         tokens=sum(shard.tokens for shard in shards),
         largest=max(shards, key=lambda shard: shard.rows),
@@ -128,13 +115,14 @@ def _check_complete(number: int, shards: list[Shard]) -> int:
     return folder_size
 
 
-def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderSummary:
+def summarize_folder(summaries: Iterable[Summary], add_up: AddUp) -> Summary:
     """Combine the summaries of all parts of a folder, in any order."""
     in_order = sorted(summaries, key=lambda summary: summary.number)
-    return FolderSummary(
+    return Summary(
+        number=0,
         shards=[shard for summary in in_order for shard in summary.shards],
-        parts=[summary.part for summary in in_order if summary.part is not None],
-        digests=[summary.digest for summary in in_order],
+        parts=[part for summary in in_order for part in summary.parts],
+        digests=[digest for summary in in_order for digest in summary.digests],
         rows=sum(summary.rows for summary in in_order),
         tokens=sum(summary.tokens for summary in in_order),
         largest=max((summary.largest for summary in in_order), key=lambda shard: shard.rows),
@@ -142,20 +130,11 @@ def summarize_folder(summaries: Iterable[PartSummary], add_up: AddUp) -> FolderS
     )
 
 
-def list_inputs(inputs: list[Input], staging: Staging) -> tuple[list[Input], list[Part]]:
-    """Return (the inputs, no parts), or (no inputs, parts) if there are more than PART_ENTRIES inputs.
+def in_parts(holds: Listed, entries: list[Any], staging: Staging) -> tuple[list[Any], list[Part]]:
+    """Return (the entries of a list, no parts), or (no entries, parts) if there are more than PART_ENTRIES of them.
 
     Parts are written into staging.
     """
-    return _in_parts("inputs", inputs, staging)
-
-
-def list_shards(shards: list[Shard], staging: Staging) -> tuple[list[Shard], list[Part]]:
-    """Do what `list_inputs` does, for the shards of a folder that one worker publishes by itself, in order."""
-    return _in_parts("shards", shards, staging)
-
-
-def _in_parts(holds: Listed, entries: list[Any], staging: Staging) -> tuple[list[Any], list[Part]]:
     if len(entries) <= PART_ENTRIES:
         return entries, []
 

@@ -26,7 +26,7 @@ from pipeline.beam.engines import chosen_shuffle, path_for_workers
 from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import call_last
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_input
-from pipeline.commit.parts import list_shards
+from pipeline.commit.parts import in_parts
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
@@ -370,7 +370,7 @@ def publish_counts(
     reports = [report for partition in partitions for report in partition]
     entries = [Shard(**report["shard"]) for report in reports]
     entries.sort(key=lambda entry: entry.path)
-    listed, parts = list_shards(entries, staging)
+    listed, parts = in_parts("shards", entries, staging)
 
     manifest = Manifest(
         format_version=FORMAT_VERSION,

@@ -25,7 +25,7 @@ from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import SummarizeParts, call, call_last
 from pipeline.card import data_card
 from pipeline.commit.finished import Provenance, Wanted, folder_as_input
-from pipeline.commit.parts import FolderSummary, PartSummary, summarize_folder
+from pipeline.commit.parts import Summary, summarize_folder
 from pipeline.commit.publish import CARD_FILE, LEDGER_FILE, end_publication, is_published, publish_output, read_piece
 from pipeline.commit.reports import Report, add_by_name, add_histograms, add_ledgers, ledger_entries, total
 from pipeline.commit.staging import Staging, plan_staging
@@ -290,7 +290,7 @@ def add_pair_reports(reports: list[Report]) -> Report:
 # The last step, on a worker
 
 
-def publish_pairs(summaries: list[PartSummary], plan: PairsPlan, facts: TextFacts, provenance: Provenance) -> None:
+def publish_pairs(summaries: list[Summary], plan: PairsPlan, facts: TextFacts, provenance: Provenance) -> None:
     """Publish the pair shards that `summaries` describe, with card.html, ledger.parquet and a copy of the vocabulary.
 
     Raises DataError if the pair shards have no rows, or if the text was replaced after the job started.
@@ -362,9 +362,7 @@ def _stage_vocabulary(plan: PairsPlan, fingerprint: str | None) -> dict[str, str
     return paths
 
 
-def _manifest(
-    folder: FolderSummary, statistics: dict[str, Any], vocabulary: Vocabulary, provenance: Provenance
-) -> Manifest:
+def _manifest(folder: Summary, statistics: dict[str, Any], vocabulary: Vocabulary, provenance: Provenance) -> Manifest:
     vocabulary_facts = {"vocabulary": vocabulary.fingerprint, "vocabulary_size": vocabulary.size}
     return Manifest(
         format_version=FORMAT_VERSION,

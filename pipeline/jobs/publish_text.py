@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 
 from pipeline.commit.finished import Provenance
-from pipeline.commit.parts import FolderSummary, PartSummary, list_inputs, summarize_folder
+from pipeline.commit.parts import Summary, in_parts, summarize_folder
 from pipeline.commit.publish import (
     CARD_FILE,
     LEDGER_FILE,
@@ -42,70 +43,48 @@ def add_text_reports(reports: list[Report]) -> Report:
     }
 
 
-@dataclass(frozen=True)
-class TextStagings:
-    """The staging areas of the text folder and of the held-out folder next to it."""
-
-    text: Staging
-    held_out: Staging
-
-
-def publish_text(survey: CorpusSurvey, summaries: list[PartSummary], provenance: Provenance, staging: Staging) -> None:
-    """Publish the text shards that `summaries` describe, and the excerpts of rejected records."""
-    folder = summarize_folder(summaries, add_text_reports)
-    inputs = read_inputs(staging)
-    if inputs is None:
-        _check_published(staging, folder.fingerprint("text"))
-        end_publication(staging)
-        return
-
-    manifest = _manifest(survey, folder, provenance, inputs, staging)
-    publish_output(staging, manifest, _rejected(survey) | _stage_card(manifest, inputs, staging))
-
-
-def publish_with_held_out(
-    survey: CorpusSurvey,
-    summaries: list[PartSummary],
-    held_out_summaries: list[PartSummary],
-    provenance: Provenance,
-    folders: TextStagings,
+def publish_text(
+    survey: CorpusSurvey, provenance: Provenance, stagings: Sequence[Staging], *summaries: list[Summary]
 ) -> None:
-    """Publish the held-out folder and then the text folder, as `publish_text` does.
+    """Publish the text shards, and the excerpts of rejected records, after the held-out shards.
 
     With this order, a finished text folder always has its held-out folder. If an older text folder is replaced, its
     manifest is removed before the held-out folder changes, because the old text may contain documents that are now
     held out.
+
+    stagings: of the text folder and, with --holdout, of the held-out folder. summaries: of the shards of each.
     """
-    folder = summarize_folder(summaries, add_text_reports)
-    held_out = summarize_folder(held_out_summaries, add_text_reports)
-    inputs = read_inputs(folders.text)
+    text, *held_out = [summarize_folder(of_folder, add_text_reports) for of_folder in summaries]
+    staging = stagings[0]
+    inputs = read_inputs(staging)
     if inputs is None:
-        for staging, published in ((folders.held_out, held_out), (folders.text, folder)):
-            _check_published(staging, published.fingerprint("text"))
-            end_publication(staging)
+        for published, of_folder in reversed([*zip([text, *held_out], stagings, strict=True)]):
+            _check_published(of_folder, published.fingerprint("text"))
+            end_publication(of_folder)
         return
 
-    manifest = _manifest(survey, folder, provenance, inputs, folders.text)
-    _, held_out_shards = shard_place(held_out.largest.path)
-    held_out_manifest = _manifest(
-        replace(survey, num_shards=held_out_shards, domains=None),  # the text has those of both sides
-        _with_other_side(held_out, folder),
-        replace(provenance, options=provenance.options | SIDE),
-        inputs,
-        folders.held_out,
-    )
+    manifest = _manifest(survey, text, provenance, inputs, staging)
+    for published, of_folder in zip(held_out, stagings[1:], strict=True):
+        _, num_shards = shard_place(published.largest.path)
+        held_out_manifest = _manifest(
+            replace(survey, num_shards=num_shards, domains=None),  # the text has those of both sides
+            _with_other_side(published, text),
+            replace(provenance, options=provenance.options | SIDE),
+            inputs,
+            of_folder,
+        )
 
-    old_manifest = storage.join(folders.text.output, manifests.NAME)
-    if storage.exists(old_manifest) and not is_published(folders.text, manifest):
-        check_pieces(folders.text, manifest)
-        check_pieces(folders.held_out, held_out_manifest)
-        remove_older_manifest(old_manifest, manifest)
+        old_manifest = storage.join(staging.output, manifests.NAME)
+        if storage.exists(old_manifest) and not is_published(staging, manifest):
+            check_pieces(staging, manifest)
+            check_pieces(of_folder, held_out_manifest)
+            remove_older_manifest(old_manifest, manifest)
+        publish_output(of_folder, held_out_manifest, _stage_card(held_out_manifest, inputs, of_folder))
 
-    publish_output(folders.held_out, held_out_manifest, _stage_card(held_out_manifest, inputs, folders.held_out))
-    publish_output(folders.text, manifest, _rejected(survey) | _stage_card(manifest, inputs, folders.text))
+    publish_output(staging, manifest, _rejected(survey) | _stage_card(manifest, inputs, staging))
 
 
-def _with_other_side(held_out: FolderSummary, text: FolderSummary) -> FolderSummary:
+def _with_other_side(held_out: Summary, text: Summary) -> Summary:
     """Return the held-out folder's summary with its ledger.
 
     The ledger lists the text folder's losses, except the held-out documents, and the documents in the text folder.
@@ -140,9 +119,9 @@ def _check_published(staging: Staging, fingerprint: str) -> None:
 
 
 def _manifest(
-    survey: CorpusSurvey, folder: FolderSummary, provenance: Provenance, inputs: list[Input], staging: Staging
+    survey: CorpusSurvey, folder: Summary, provenance: Provenance, inputs: list[Input], staging: Staging
 ) -> Manifest:
-    listed, input_parts = list_inputs(inputs, staging)
+    listed, input_parts = in_parts("inputs", inputs, staging)
     sums = folder.sums
     return Manifest(
         format_version=FORMAT_VERSION,

@@ -32,7 +32,7 @@ from pipeline.exchange.blocks import Way
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
 from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
-from pipeline.jobs.publish_text import TextStagings, add_text_reports, publish_text, publish_with_held_out
+from pipeline.jobs.publish_text import add_text_reports, publish_text
 from pipeline.jobs.repeats import DropRepeats, make_shard
 from pipeline.jobs.shard_options import one_listing, resolved
 from pipeline.jobs.shard_warnings import (
@@ -340,15 +340,13 @@ class ShardCorpora(beam.PTransform):
         shards = pbegin | "Write shards" >> Exchange(streams, write, plans, self.way)
         if repeats is not None:
             shards = pbegin | "Drop repeats" >> DropRepeats(shards, repeats, self.way)
-        summaries = AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.way.staging))
+        stagings = [self.way.staging]
+        summaries = [AsList(shards | "Summarize parts" >> SummarizeParts(add_text_reports, self.way.staging))]
+        if self.held_out is not None:
+            stagings.append(self.held_out)
+            summaries.append(AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, self.held_out)))
         facts = self._facts(pbegin, runs, survey)
-        if self.held_out is None:
-            finish = call_last(publish_text, facts, summaries, self.provenance, self.way.staging)
-        else:
-            folders = TextStagings(self.way.staging, self.held_out)
-            held_out = AsList(pbegin | "Hold out" >> WriteHeldOut(shards, self, folders))
-            finish = call_last(publish_with_held_out, facts, summaries, held_out, self.provenance, folders)
-        return pbegin | "Finish" >> finish
+        return pbegin | "Finish" >> call_last(publish_text, facts, self.provenance, stagings, *summaries)
 
     def _reading(self) -> ReadOptions:
         sets = self.way.staging.url(EVALUATION_SETS) if self.job.decontaminate else ""
@@ -394,14 +392,14 @@ class ShardCorpora(beam.PTransform):
 
 @dataclass
 class WriteHeldOut(beam.PTransform):
-    """Reports of text shards -> PartSummaries of the held-out shards. A second exchange, of held-out documents only.
+    """Reports of text shards -> a Summary for each part of the held-out shards. A second exchange, of their documents.
 
     Their runs are in the staging of the text folder, and the held-out shards go to the held-out folder's staging.
     """
 
     shards: Any
     corpora: ShardCorpora
-    folders: TextStagings
+    staging: Staging
 
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job
@@ -412,13 +410,13 @@ class WriteHeldOut(beam.PTransform):
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
         options = ShardOptions("none", job.seed)
-        write = partial(make_shard, write_shard, options=options, staging=self.folders.held_out)
+        write = partial(make_shard, write_shard, options=options, staging=self.staging)
         step = Step("write", write, SHARDS)
         streams = [Written(held_out_stream(job.seed, job.language == AUTO), runs)]
         return (
             pbegin
             | "Write shards" >> Exchange(streams, step, plans, self.corpora.way)
-            | "Summarize parts" >> SummarizeParts(add_text_reports, self.folders.held_out)
+            | "Summarize parts" >> SummarizeParts(add_text_reports, self.staging)
         )
 
 

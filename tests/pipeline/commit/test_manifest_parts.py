@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.commit import parts as manifest_parts
-from pipeline.commit.parts import FolderSummary, list_inputs, part_of_report, summarize_folder, summarize_part
+from pipeline.commit.parts import Summary, in_parts, part_of_report, summarize_folder, summarize_part
 from pipeline.commit.reports import Report, add_histograms
 from pipeline.commit.staging import Staging
 from pipeline.jobs.pairs import add_pair_reports
@@ -41,7 +41,7 @@ def add_up(reports: list[Report]) -> Report:
     return {"histogram": add_histograms(reports, "histogram")}
 
 
-def summarize(reports: list[Report], staging: Staging) -> FolderSummary:
+def summarize(reports: list[Report], staging: Staging) -> Summary:
     """All the steps, as a job takes them, with every list in another order."""
     rng = random.Random(len(reports))
     shuffled = rng.sample(reports, len(reports))
@@ -80,8 +80,8 @@ def test_a_report_that_is_missing_or_comes_twice_is_no_result(small_parts: int, 
 def test_inputs_beyond_a_part_are_written_into_parts(small_parts: int, tmp_path: Path) -> None:
     staging = Staging(str(tmp_path), "job")
     inputs = [Input(path=f"{i}.txt", bytes=i) for i in range(19)]
-    assert list_inputs(inputs[:8], staging) == (inputs[:8], [])
-    listed, parts = list_inputs(inputs, staging)
+    assert in_parts("inputs", inputs[:8], staging) == (inputs[:8], [])
+    listed, parts = in_parts("inputs", inputs, staging)
     assert listed == []
     assert [entry for part in parts for entry in read_part(staging.url(""), part)] == inputs
     assert set(storage.names(staging.url(""))) == {part.path for part in parts}
