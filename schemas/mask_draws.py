@@ -161,8 +161,7 @@ def draw_tokens(maskable_T: Bools, offsets_B1: Ints, keys_B: U64, budget_B: Ints
     places_T -= np.repeat(offsets_B1[:-1], lengths_B)
     order_T = numbers(np.repeat(keys_B, lengths_B), places_T)
 
-    positions, _ = first_in_order(order_T, offsets_B1, budget_B, maskable_T)
-    return positions
+    return first_in_order(order_T, offsets_B1, budget_B, maskable_T)
 
 
 def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
@@ -180,7 +179,7 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
     # most rows.
     num_words = max(len(words.positions), 1)
     enough_B = budget_B * len(order_G) // num_words + 8
-    group_Q = _order_of(groups, order_G, enough_B)
+    group_Q = first_in_order(order_G, groups.bounds_B1, enough_B)
     left_B = _take_words(groups, words, group_Q, budget_B, taken_W)
 
     # The few rows that are not full yet start over with all their groups. Starting over, instead of continuing, makes
@@ -189,15 +188,9 @@ def take_groups(groups: WordSpans, words: WordSpans, budget_B: Ints) -> Bools:
     if again_B.any():
         taken_W[again_B[words.row]] = False
         all_groups_B = np.where(again_B, counts_B, 0)
-        group_Q = _order_of(groups, order_G, all_groups_B)
+        group_Q = first_in_order(order_G, groups.bounds_B1, all_groups_B)
         _take_words(groups, words, group_Q, budget_B, taken_W)
     return taken_W
-
-
-def _order_of(groups: WordSpans, order_G: U64, first_B: Ints) -> Ints:
-    """Return the numbers of each row's first groups in random order, row by row."""
-    group_Q, _ = first_in_order(order_G, groups.bounds_B1, first_B)
-    return group_Q
 
 
 def _take_words(groups: WordSpans, words: WordSpans, group_Q: Ints, budget_B: Ints, taken_W: Bools) -> Ints:
@@ -247,8 +240,8 @@ def _running_sums(size_Q: Ints, row_Q: Ints) -> Ints:
     return total_Q - np.repeat(total_before, units_per_row)
 
 
-def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | None = None) -> tuple[Ints, Ints]:
-    """Return the first `count_B` items of each row in random order, and (B,) how many there are.
+def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | None = None) -> Ints:
+    """Return the first `count_B` items of each row in random order, row by row.
 
     order: a random uint64 for each item, of which the upper 32 bits decide. bounds_B1: row r's items are bounds_B1[r] :
     bounds_B1[r + 1]. allowed: which items may be taken; all by default. Items are returned as indices into `order`.
@@ -278,7 +271,7 @@ def first_in_order(order: U64, bounds_B1: Ints, count_B: Ints, allowed: Bools | 
     kept_B = np.minimum(count_B, candidates_B)
     packed = take_ranges(packed, offsets_of(candidates_B)[:-1], kept_B)
     kept_places = (packed & np.uint64(0xFFFF)).astype(np.int64)
-    return kept_places + np.repeat(bounds_B1[:-1], kept_B), kept_B
+    return kept_places + np.repeat(bounds_B1[:-1], kept_B)
 
 
 def _likely_first(order: U64, bounds_B1: Ints, count_B: Ints, allowed_B: Ints, allowed: Bools | None) -> Bools:

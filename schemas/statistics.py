@@ -80,8 +80,6 @@ class Statistics:
     """A finished folder of statistics.
 
     vocabulary_fingerprint, vocabulary_size: of the vocabulary whose tokens are counted.
-    window: the maximum distance at which two tokens co-occur.
-    fingerprint: of the folder's content.
     unigrams_V: (V,) int64, how often each token occurs; 0 for uncounted special tokens.
     context_weights_V: (V,) int64, the total weight of each token's co-occurrences, including those that were dropped.
     """
@@ -98,14 +96,6 @@ class Statistics:
     @property
     def vocabulary_size(self) -> int:
         return int(self.manifest.options["vocabulary_size"])
-
-    @property
-    def window(self) -> int:
-        return int(self.manifest.options["window"])
-
-    @property
-    def fingerprint(self) -> str:
-        return self.manifest.fingerprint
 
     def cooccurrences(self) -> Iterator[Cooccurrences]:
         """Yield the co-occurrences of each file. Raises DataError if a file is missing, was changed or is wrong."""

@@ -282,7 +282,7 @@ def check_held(output: str, token: str) -> None:
 def is_held(output: str, token: str) -> bool:
     """Whether the job of that token holds the folder, and no other job's live lease claims to hold it."""
     others = _list_others(output, token)
-    return others is not None and not any(owner.holds for owner in others.live.values())
+    return others is not None and not any(owner.holds for owner in others[0].values())
 
 
 def _claim(output: str, token: str) -> None:
@@ -307,8 +307,8 @@ def _claim(output: str, token: str) -> None:
         write(output, token, claim)
         others = _list_others(output, token)
         if others is not None:
-            _give_way(output, {other: owner for other, owner in others.live.items() if owner.holds or other < token})
-        if others is None or others.live:
+            _give_way(output, {other: owner for other, owner in others[0].items() if owner.holds or other < token})
+        if others is None or others[0]:
             time.sleep(LOOK_AGAIN)  # those with larger tokens give way, or turn out to hold the folder
             continue
 
@@ -318,31 +318,28 @@ def _claim(output: str, token: str) -> None:
         if others is None:
             time.sleep(LOOK_AGAIN)
             continue
-        _give_way(output, {other: owner for other, owner in others.live.items() if owner.holds})
+        live, ended = others
+        _give_way(output, {other: owner for other, owner in live.items() if owner.holds})
 
         # Step 5.
-        for other in others.ended:
+        for other in ended:
             remove(output, other)
         return
 
 
-@dataclass(frozen=True)
-class _Others:
-    """The other leases of one listing: the owners of those that live by token, and the tokens of those that ended."""
+def _list_others(output: str, token: str) -> tuple[dict[str, Owner], list[str]] | None:
+    """List the other leases once. Return the owners of those that live by token, and the tokens of those that ended.
 
-    live: dict[str, Owner]
-    ended: list[str]
-
-
-def _list_others(output: str, token: str) -> _Others | None:
-    """List the other leases once. Return None if this job's own lease, just written, is gone."""
+    None if this job's own lease, just written, is gone.
+    """
     matches = [_NAME.fullmatch(name) for name in storage.names(output, _PREFIX)]
     tokens = [match[1] for match in matches if match]
     now = storage.modified(lease_url(output, token))
     if now is None or token not in tokens:
         return None
 
-    others = _Others({}, [])
+    live: dict[str, Owner] = {}
+    ended: list[str] = []
     for other in tokens:
         if other == token:
             continue
@@ -353,10 +350,10 @@ def _list_others(output: str, token: str) -> _Others | None:
             continue  # removed since the listing
 
         if owner.is_over(age=now - written):
-            others.ended.append(other)
+            ended.append(other)
         else:
-            others.live[other] = owner
-    return others
+            live[other] = owner
+    return live, ended
 
 
 def _give_way(output: str, owners: dict[str, Owner]) -> None:
