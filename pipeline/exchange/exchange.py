@@ -20,6 +20,7 @@ import apache_beam as beam
 from apache_beam.pvalue import AsSingleton, TaggedOutput
 
 from pipeline.beam.steps import generate
+from pipeline.commit.reports import Report
 from pipeline.exchange.blocks import (
     Block,
     Content,
@@ -97,6 +98,11 @@ class Written:
     elements: Elements
 
 
+def numbered_index(report: Report, number: str, index: str) -> tuple[int, list]:
+    """Return an element of `Written` from a report: the values of two of its fields."""
+    return report[number], report[index]
+
+
 @dataclass(frozen=True)
 class Relayed:
     """A stream that another exchange's function made. `elements` are its blocks."""
@@ -138,7 +144,7 @@ class Step:
 
 @dataclass
 class Exchange(beam.PTransform):
-    """Streams of rows -> what a step makes of each bucket: its results, or the blocks of each of its outputs by tag.
+    """Streams of rows -> what a step makes of each bucket: its results, or the blocks of each output by its number.
 
     Without outputs, buckets without rows have a result, too. If a bucket is already finished, the step need not call
     the function for its rows. plans: a single `Plans`.
@@ -160,7 +166,7 @@ class Exchange(beam.PTransform):
         if not self.step.outputs:
             return grouped | "Consume" >> generate(worker.consume, self.plans)
 
-        tags = [_tag(number) for number in range(len(self.step.outputs))]
+        tags = [str(number) for number in range(len(self.step.outputs))]
         made = grouped | "Make rows" >> _typed(generate(worker.make_rows, self.plans)).with_outputs(*tags)
         return {tag: made[tag] for tag in tags}
 
@@ -191,11 +197,7 @@ def relay(sources: Sequence[Source], step: Step, plans: AsSingleton, way: Way) -
     """Return the streams that a step makes from the rows of each bucket, one per output."""
     pbegin = sources[0].elements.pipeline
     made = pbegin | step.name.capitalize() >> Exchange(sources, step, plans, way)
-    return [Relayed(output.stream, made[_tag(number)]) for number, output in enumerate(step.outputs)]
-
-
-def _tag(number: int) -> str:
-    return f"output-{number}"
+    return [Relayed(output.stream, made[str(number)]) for number, output in enumerate(step.outputs)]
 
 
 def _typed(made: beam.PTransform, key: type = int) -> Any:
@@ -266,7 +268,7 @@ class _Worker:
         for bucket, read_rows in self._rows_of_buckets(grouped, plan.buckets):
             make_batches = partial(self.step.make, bucket, read_rows, plan.details)
             for number, group, block in send(f"{self.step.name}-{bucket:06d}", make_batches, outputs, self.way):
-                yield TaggedOutput(_tag(number), (group, block))
+                yield TaggedOutput(str(number), (group, block))
 
     def _merges(self, plan: Plan) -> bool:
         return plan.merges or self.way.shuffle == "merged"

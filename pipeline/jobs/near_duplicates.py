@@ -30,9 +30,8 @@ import pyarrow as pa
 from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.beam.steps import call_once
-from pipeline.commit.reports import Report
 from pipeline.exchange.blocks import Addressed, KeyedBatch, Stream, Way
-from pipeline.exchange.exchange import Output, Plan, Plans, Relayed, Source, Step, Written, relay
+from pipeline.exchange.exchange import Output, Plan, Plans, Relayed, Source, Step, Written, numbered_index, relay
 from pipeline.exchange.runs import Keys
 from pipeline.near_duplicates import bands, components, similarity
 from pipeline.near_duplicates.bands import BAND_SCHEMA, Columns, Ids, Pieces, ReadPieces, joined
@@ -151,7 +150,7 @@ class NearDuplicates:
     def _pair(self) -> Relayed:
         """Return the requests for the signatures of candidate pairs."""
         bands = Stream(0, "bands", BAND_SCHEMA, partial(_column, name="band"))
-        indexes = self._runs | "Band indexes" >> beam.Map(_numbered_index, "bands")
+        indexes = self._runs | "Band indexes" >> beam.Map(numbered_index, "split", "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
 
         step = Step("near-pair", pair_bands, DOCUMENTS, [requests], in_pieces=True)
@@ -161,7 +160,7 @@ class NearDuplicates:
     def _send(self, requested: Relayed) -> Relayed:
         """Return the signatures of candidate pairs, delivered to where they are compared."""
         signatures = Stream(0, "signatures", SIGNATURE_SCHEMA, partial(_column, name="document"))
-        indexes = self._runs | "Signature indexes" >> beam.Map(_numbered_index, "signatures")
+        indexes = self._runs | "Signature indexes" >> beam.Map(numbered_index, "split", "signatures")
         deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
 
         step = Step("near-send", send_signatures, DOCUMENTS, [deliveries])
@@ -210,10 +209,6 @@ class NearDuplicates:
         return relay(sources, step, self._plans, self._way)
 
 
-def _numbered_index(run: Report, name: str) -> tuple[int, list]:
-    return run["split"], run[name]
-
-
 def _column(rows: pa.RecordBatch, name: str) -> Keys:
     return rows[name].to_numpy()
 
@@ -233,17 +228,18 @@ def pair_bands(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[A
         for bands_N, documents_N in pieces:
             is_hot_N = hot.has(bands_N)
             others.append((bands_N[~is_hot_N], documents_N[~is_hot_N]))
-            yield 0, _batch_of_requests(*hot.star_pairs(bands_N[is_hot_N], documents_N[is_hot_N], smallest_G))
+            pairs = hot.star_pairs(bands_N[is_hot_N], documents_N[is_hot_N], smallest_G)
+            yield 0, _keyed(similarity.requests(*pairs), "document")
 
     del pieces
-    yield 0, _batch_of_requests(*bands.star_pairs(*joined(others)))
+    yield 0, _keyed(similarity.requests(*bands.star_pairs(*joined(others))), "document")
 
 
 def send_signatures(bucket: int, read_tables: ReadTables, details: Any) -> Iterator[Addressed]:
     """Send the requested signatures to the buckets that compare them. Output 0: deliveries."""
     signatures, requested = read_tables()
     for rows in similarity.deliveries(signatures, requested):
-        yield 0, (rows["to"].to_numpy(), rows)
+        yield 0, _keyed(rows, "to")
 
 
 def check_candidates(
@@ -257,9 +253,9 @@ def check_candidates(
     stars = components.small_stars(edges, centers)
     yield 0, dropped_batch(stars.dropped, seed)
     if is_small or rounds == 0:
-        yield 1, _last_batch(stars)
+        yield 1, _keyed(_last_edges(stars), "node")
     else:
-        yield 2, _batch_for_large_stars(stars)
+        yield 2, _keyed(components.rows_at_both_ends(stars.edges), "node")
 
 
 def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iterator[Addressed]:
@@ -267,8 +263,8 @@ def make_large_stars(bucket: int, read_pieces: ReadPieces, details: Any) -> Iter
     pieces = Pieces(read_pieces, ("node", "other"))
     known = components.neighborhoods(pieces)
     for nodes_E, others_E in pieces:
-        rows = components.rows_at_larger_ends(components.large_stars(nodes_E, others_E, known))
-        yield 0, (rows["node"].to_numpy(), rows)
+        stars = components.large_stars(nodes_E, others_E, known)
+        yield 0, _keyed(components.rows_at_larger_ends(stars), "node")
 
 
 def make_small_stars(
@@ -283,7 +279,8 @@ def make_small_stars(
     del table
 
     yield 0, dropped_batch(stars.dropped, seed)
-    yield 1, _last_batch(stars) if is_last else _batch_for_large_stars(stars)
+    left = _last_edges(stars) if is_last else components.rows_at_both_ends(stars.edges)
+    yield 1, _keyed(left, "node")
 
 
 def finish_stars(bucket: int, read_tables: ReadTables, details: Any, seed: int) -> Iterator[Addressed]:
@@ -298,16 +295,9 @@ def dropped_batch(ids: Ids, seed: int) -> KeyedBatch:
     return placements(ids, seed), pa.record_batch([pa.array(ids, pa.uint64())], schema=DROPPED_SCHEMA)
 
 
-def _batch_of_requests(smaller: Ids, larger: Ids) -> KeyedBatch:
-    rows = similarity.requests(smaller, larger)
-    return rows["document"].to_numpy(), rows
+def _keyed(rows: pa.RecordBatch, column: str) -> KeyedBatch:
+    return rows[column].to_numpy(), rows
 
 
-def _batch_for_large_stars(stars: SmallStars) -> KeyedBatch:
-    rows = components.rows_at_both_ends(stars.edges)
-    return rows["node"].to_numpy(), rows
-
-
-def _last_batch(stars: SmallStars) -> KeyedBatch:
-    rows = components.edge_rows(stars.edges.larger, stars.edges.smaller)
-    return rows["node"].to_numpy(), rows
+def _last_edges(stars: SmallStars) -> pa.RecordBatch:
+    return components.edge_rows(stars.edges.larger, stars.edges.smaller)

@@ -22,7 +22,7 @@ from pipeline.beam import steps
 from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report, total
 from pipeline.exchange.blocks import Addressed, Stream, Way
-from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, relay
+from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, numbered_index, relay
 from pipeline.exchange.runs import Keys
 from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard
 from pipeline.shard.repeats import PLACE_SCHEMA, SPAN_SCHEMA, later_places, shards_of
@@ -68,7 +68,8 @@ class DropRepeats(beam.PTransform):
         counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(_add_counts)
         plans = AsSingleton(pbegin | "Plan" >> call_once(_plans, AsSingleton(counts)))
 
-        spans = Written(Stream(0, "spans", SPAN_SCHEMA, _hashes), self.drafts | "Indexes" >> beam.Map(_numbered_index))
+        indexes = self.drafts | "Indexes" >> beam.Map(numbered_index, "shard", "index")
+        spans = Written(Stream(0, "spans", SPAN_SCHEMA, _hashes), indexes)
         repeats = Output(Stream(0, "repeats", PLACE_SCHEMA), SHARDS)
         (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.way)
 
@@ -95,10 +96,6 @@ def _plans(added: Report) -> Plans:
     buckets = 1 << max(0, needed - 1).bit_length()
     merges = buckets > SPAN_BUCKETS or num_shards * buckets > MAX_READS
     return {SPANS: Plan(buckets, merges, details=num_shards), SHARDS: Plan(num_shards, details=num_shards)}
-
-
-def _numbered_index(draft: Report) -> tuple[int, list]:
-    return draft["shard"], draft["index"]
 
 
 def _hashes(rows: pa.RecordBatch) -> Keys:

@@ -29,7 +29,7 @@ from pipeline.commit.finished import Provenance, Wanted, check_other_files, is_f
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Way
-from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
+from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written, numbered_index
 from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
 from pipeline.jobs.publish_text import add_text_reports, publish_text
@@ -379,7 +379,7 @@ class ShardCorpora(beam.PTransform):
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
         documents = documents_stream(self.job.dedup, self.job.seed, self.job.language == AUTO)
-        indexes = runs | "Indexes" >> beam.Map(_numbered_index)
+        indexes = runs | "Indexes" >> beam.Map(numbered_index, "split", "index")
         streams: list[Any] = [Written(documents, indexes)]
 
         if self.job.dedup == "minhash":
@@ -433,10 +433,6 @@ def _plans_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans
 
 _INDEXES = ("index", "bands", "signatures", "hosts")
 """Entries of a run's report that say where its rows are. They are long, and only exchanges read them."""
-
-
-def _numbered_index(run: Report) -> tuple[int, list]:
-    return run["split"], run["index"]
 
 
 def _without_index(run: Report) -> Report:

@@ -42,7 +42,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.near_duplicates.bands import Columns, Ids, distinct_pairs
+from pipeline.near_duplicates.bands import Columns, Ids, distinct_pairs, joined
 from schemas.ragged import group_starts
 
 EDGE_SCHEMA = pa.schema([("node", pa.uint64()), ("other", pa.uint64())])
@@ -124,12 +124,8 @@ def small_stars(edges: Edges, centers: Ids) -> SmallStars:
     return SmallStars(Edges(roots_N[stays_N], nodes_N[stays_N]), dropped)
 
 
-@dataclass(frozen=True)
-class Neighborhoods:
-    """The nodes of a bucket with the smallest node among each and its neighbors. nodes, smallest: (N,) uint64."""
-
-    nodes: Ids
-    smallest: Ids
+Neighborhoods = Columns
+"""(N,) uint64 twice: the nodes of a bucket, and the smallest node among each and its neighbors."""
 
 
 def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
@@ -137,11 +133,10 @@ def neighborhoods(pieces: Iterable[Columns]) -> Neighborhoods:
 
     Needs about 40 bytes for each row of a piece, and for each node.
     """
-    found = Neighborhoods(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+    found: Neighborhoods = (np.zeros(0, np.uint64), np.zeros(0, np.uint64))
     for nodes_E, others_E in pieces:
         of_piece = _smallest_by_node(nodes_E, np.minimum(nodes_E, others_E))
-        nodes = np.concatenate([found.nodes, of_piece.nodes])
-        found = _smallest_by_node(nodes, np.concatenate([found.smallest, of_piece.smallest]))
+        found = _smallest_by_node(*joined([found, of_piece]))
     return found
 
 
@@ -149,15 +144,16 @@ def _smallest_by_node(nodes: Ids, candidates: Ids) -> Neighborhoods:
     order = np.argsort(nodes)
     sorted_nodes = nodes[order]
     starts_N = group_starts(sorted_nodes)
-    return Neighborhoods(sorted_nodes[starts_N], np.minimum.reduceat(candidates[order], starts_N))
+    return sorted_nodes[starts_N], np.minimum.reduceat(candidates[order], starts_N)
 
 
 def large_stars(nodes_E: Ids, others_E: Ids, known: Neighborhoods) -> Edges:
     """Return the large stars of some rows, each with a node of a bucket and one of its neighbors."""
     # Edges to smaller neighbors are handled at those neighbors.
     is_larger_E = others_E > nodes_E
-    places = np.searchsorted(known.nodes, nodes_E[is_larger_E])
-    smaller, larger = distinct_pairs(known.smallest[places], others_E[is_larger_E])
+    nodes_N, smallest_N = known
+    places = np.searchsorted(nodes_N, nodes_E[is_larger_E])
+    smaller, larger = distinct_pairs(smallest_N[places], others_E[is_larger_E])
     return Edges(smaller, larger)
 
 

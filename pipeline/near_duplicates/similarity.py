@@ -116,10 +116,6 @@ def _equal_minima(minima_VM: NDArray[np.uint8], first_E: NDArray[np.int64], seco
 def _minima_of(table: pa.Table) -> NDArray[np.uint8]:
     """Return the table's `minima`, a column of fixed-size binary values, as (rows, PERMUTATIONS) uint8."""
     column = table["minima"].combine_chunks()
-    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    arrays = [np.zeros((0, PERMUTATIONS), np.uint8)]
-    for chunk in chunks:
-        values = np.frombuffer(chunk.buffers()[1] or b"", np.uint8)
-        start = chunk.offset * PERMUTATIONS
-        arrays.append(values[start : start + len(chunk) * PERMUTATIONS].reshape(-1, PERMUTATIONS))
-    return arrays[1] if len(arrays) == 2 else np.concatenate(arrays)
+    values = np.frombuffer(column.buffers()[1] or b"", np.uint8)
+    start = column.offset * PERMUTATIONS
+    return values[start : start + len(column) * PERMUTATIONS].reshape(-1, PERMUTATIONS)
