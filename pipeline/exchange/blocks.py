@@ -87,16 +87,6 @@ Block = tuple[int, Any]
 (name of the whole, number of the part, bytes). Beam encodes plain tuples in a sixth of the time that others take."""
 
 
-def no_keys(rows: pa.RecordBatch) -> Keys:
-    """Default of `Stream.keys_of`, for streams whose batches come with their keys."""
-    raise NotImplementedError("this stream's rows have no function for their keys")
-
-
-def all_rows(rows: pa.Table) -> pa.Table:
-    """Default of `Stream.combine`: return all rows."""
-    return rows
-
-
 @dataclass(frozen=True)
 class Stream:
     """One kind of rows in an exchange.
@@ -110,8 +100,8 @@ class Stream:
     number: int
     name: str
     schema: pa.Schema
-    keys_of: Callable[[pa.RecordBatch], Keys] = no_keys
-    combine: Callable[[pa.Table], pa.Table] = all_rows
+    keys_of: Callable[[pa.RecordBatch], Keys] | None = None
+    combine: Callable[[pa.Table], pa.Table] | None = None
 
 
 Outputs = list[tuple[Stream, int]]
@@ -320,7 +310,10 @@ def _table_of(contents: list[RunIndex | bytes], stream: Stream, staging: Staging
 
 def rows_of_runs(indexes: list[RunIndex], stream: Stream, staging: Staging) -> KeyedBatches:
     """Yield the rows of some runs, combined, with their keys. Raises as `read_buckets` does."""
-    table = stream.combine(_table_of(list(indexes), stream, staging))
+    assert stream.keys_of is not None, "this stream's rows have no function for their keys"
+    table = _table_of(list(indexes), stream, staging)
+    if stream.combine is not None:
+        table = stream.combine(table)
     for batch in table.combine_chunks().to_batches():
         yield stream.keys_of(batch), batch
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from pipeline.exchange.blocks import Stream, all_rows
+from pipeline.exchange.blocks import Stream
 from pipeline.exchange.runs import RunIndex, encode_run, one_batch
 from pipeline.near_duplicates.bands import band_rows
 from pipeline.near_duplicates.signatures import SIGNATURE_BUCKETS, distinct_signatures, signature_rows
@@ -62,7 +62,7 @@ def placements_of(documents: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:
 
 def documents_stream(dedup: Dedup, seed: int, has_languages: bool = False) -> Stream:
     """Return the stream that brings documents from their runs to their shards."""
-    combine = all_rows if dedup == "none" else drop_copies
+    combine = None if dedup == "none" else drop_copies
     return Stream(0, "documents", run_schema(dedup, has_languages), partial(placements_of, seed=seed), combine)
 
 
