@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from schemas.ragged import group_starts
+from schemas.ragged import group_starts, sum_by_key
 from schemas.randomness import key, uniforms
 from schemas.statistics import Cooccurrences, unit_weight
 from schemas.vocabulary import Vocabulary
@@ -81,18 +81,8 @@ def sampled_rows(pairs: pa.Table, shard: int, max_tokens: int) -> pa.Table:
     return pairs.filter(pa.array(is_taken))
 
 
-class _Rows(NamedTuple):
-    """Neighboring rows of a table. ids_N: their tokens, as stored. lengths_B: the number of tokens of each row."""
-
-    ids_N: NDArray[np.integer]
-    lengths_B: NDArray[np.int64]
-
-    def cut_after(self, tokens: int) -> tuple[_Rows, _Rows]:
-        """Return the first rows that have at least `tokens` tokens together, and the rest."""
-        ends_B = np.cumsum(self.lengths_B)
-        rows = int(np.searchsorted(ends_B, tokens)) + 1
-        end = int(ends_B[rows - 1])
-        return _Rows(self.ids_N[:end], self.lengths_B[:rows]), _Rows(self.ids_N[end:], self.lengths_B[rows:])
+_Rows = tuple[NDArray[np.integer], NDArray[np.int64]]
+"""Neighboring rows of a table: their tokens, as stored, and the number of tokens of each row."""
 
 
 def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
@@ -103,15 +93,18 @@ def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
     block_tokens = BLOCK_OCCURRENCES // window
     gathered: list[_Rows] = []
     tokens = 0
-    for rows in _rows_of(tables):
-        while tokens + len(rows.ids_N) >= block_tokens:
-            last, rows = rows.cut_after(block_tokens - tokens)
-            yield _joined([*gathered, last])
+    for ids_N, lengths_B in _rows_of(tables):
+        while tokens + len(ids_N) >= block_tokens:
+            ends_B = np.cumsum(lengths_B)
+            rows = int(np.searchsorted(ends_B, block_tokens - tokens)) + 1
+            end = int(ends_B[rows - 1])
+            yield _joined([*gathered, (ids_N[:end], lengths_B[:rows])])
+            ids_N, lengths_B = ids_N[end:], lengths_B[rows:]
             gathered = []
             tokens = 0
 
-        gathered.append(rows)
-        tokens += len(rows.ids_N)
+        gathered.append((ids_N, lengths_B))
+        tokens += len(ids_N)
 
     if tokens:
         yield _joined(gathered)
@@ -123,12 +116,11 @@ def _rows_of(tables: Iterable[pa.Table]) -> Iterator[_Rows]:
         for batch in table.to_batches():
             column = batch.column("input_ids")
             lengths_B = column.value_lengths().to_numpy().astype(np.int64)
-            yield _Rows(column.flatten().to_numpy(), lengths_B)
+            yield column.flatten().to_numpy(), lengths_B
 
 
 def _joined(parts: list[_Rows]) -> TokenRows:
-    ids_N = np.concatenate([part.ids_N for part in parts])
-    lengths_B = np.concatenate([part.lengths_B for part in parts])
+    ids_N, lengths_B = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     row_N = np.repeat(np.arange(len(lengths_B)), lengths_B)
     return TokenRows(ids_N.astype(np.int64), row_N)
 
@@ -197,13 +189,8 @@ def count_contexts(found: Cooccurrences, vocabulary_size: int) -> NDArray[np.int
 def add_up(parts: Cooccurrences, vocabulary_size: int) -> Cooccurrences:
     """Add up the weights of equal pairs of tokens. The result is sorted by (first, second)."""
     pairs = parts.first_C.astype(np.uint64) * np.uint64(vocabulary_size) + parts.second_C.astype(np.uint64)
-    order = np.argsort(pairs, kind="stable")
-    in_order = pairs[order]
-
-    starts_C = group_starts(in_order)
-    weights = parts.weight_C[order]
-    weight_C = np.add.reduceat(weights, starts_C)
-    return Cooccurrences(*_tokens_of(in_order[starts_C], vocabulary_size), weight_C)
+    pairs_C, weight_C = sum_by_key(pairs, parts.weight_C)
+    return Cooccurrences(*_tokens_of(pairs_C, vocabulary_size), weight_C)
 
 
 def _tokens_of(pairs_C: NDArray[np.uint64], vocabulary_size: int) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

@@ -31,6 +31,15 @@ def group_starts(values_N: NDArray[Any]) -> Ints:
     return np.flatnonzero(is_start_N)
 
 
+def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
+    """Return (distinct keys, ascending; the exact sum of each key's amounts)."""
+    order_N = np.argsort(keys_N, kind="stable")
+    sorted_N = keys_N[order_N]
+
+    starts_K = group_starts(sorted_N)
+    return sorted_N[starts_K], np.add.reduceat(amounts_N[order_N], starts_K)
+
+
 def offsets_of(lengths_N: NDArray[Any]) -> Ints:
     """Return (N + 1,) int64: where each sequence begins, and the end. Example: `[2, 3]` -> `[0, 2, 5]`."""
     return np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int64)

@@ -23,9 +23,6 @@ MIX_2 = 0x94D049BB133111EB
 
 U64 = NDArray[np.uint64]
 
-MANY_DRAWS = 4096
-"""With fewer numbers than this, a plain sort is fastest."""
-
 
 def key(*parts: int | str | bytes) -> int:
     """Return a 64-bit key made from identities: BLAKE2b over the length-prefixed parts. It must never change."""
@@ -58,24 +55,16 @@ def uniforms(keys: U64 | np.uint64, counters: NDArray[Any] | int) -> NDArray[np.
     return (numbers(keys, counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def scaled(draws: U64, limits: NDArray[Any] | int) -> U64:
+    """Return `draw * limit >> 64`: draws of all 64 bits as integers in [0, limit), for limits up to 2**32.
+
+    The product has up to 96 bits, so it is computed in two halves. The bias is below limit / 2**64.
+    """
+    factors = np.asarray(limits).astype(np.uint64)
+    low = (draws & np.uint64(0xFFFFFFFF)) * factors >> np.uint64(32)
+    return (low + (draws >> np.uint64(32)) * factors) >> np.uint64(32)
+
+
 def permutation(n: int, permutation_key: int) -> NDArray[np.int64]:
     """Return (n,) int64: the numbers 0 to n - 1 in an order that depends only on `permutation_key`."""
-    return _order_of(numbers(np.uint64(permutation_key), np.arange(n)))
-
-
-def _order_of(draws: U64) -> NDArray[np.int64]:
-    """Return the indices that sort distinct numbers; for many, twice as fast as argsort."""
-    if len(draws) < MANY_DRAWS:
-        return np.argsort(draws, kind="stable")
-
-    # numpy has a radix sort for 16-bit integers. Sort by three digits, the least significant first; these nearly always
-    # decide.
-    order = np.argsort((draws >> np.uint64(16)).astype(np.uint16), kind="stable")
-    for shift in (32, 48):
-        digit = (draws >> np.uint64(shift)).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
-
-    in_order = draws[order]
-    if (in_order[1:] > in_order[:-1]).all():
-        return order
-    return np.argsort(draws, kind="stable")
+    return np.argsort(numbers(np.uint64(permutation_key), np.arange(n)))  # no two of them are equal

@@ -1,4 +1,4 @@
-"""Run files: rows sorted by a 64-bit key and cut into buckets, equal ranges of keys.
+"""Run files: rows sorted by a 64-bit key and cut into buckets, equal ranges of keys: `scaled(key, buckets)`.
 
 A bucket that holds rows is one Arrow record batch, written as an IPC message with lz4. The messages are concatenated,
 without header, footer or empty batches. The index of a run says where each message is; it travels in the report of the
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from pipeline.commit.staging import Staging
 from schemas.errors import DataError, StorageError
+from schemas.randomness import scaled
 from schemas.storage import ByteRange, read_ranges
 
 Keys = NDArray[np.uint64]
@@ -30,8 +31,6 @@ Keys = NDArray[np.uint64]
 _LZ4 = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ = pa.ipc.IpcReadOptions(use_threads=False)
 _TAKEN_BUCKETS = 64
-_LOW_32_BITS = np.uint64(0xFFFFFFFF)
-_32 = np.uint64(32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,16 +83,6 @@ class RunIndex:
         return cls(name, buckets, start, columns[0], columns[1], columns[2])
 
 
-def bucket_of(keys: Keys, buckets: int) -> NDArray[np.uint64]:
-    """Return the bucket of each key, `key * buckets >> 64`, for up to 2**32 buckets."""
-    # `key * buckets` needs 96 bits. With key = high * 2**32 + low, the result is
-    # (high * buckets + (low * buckets >> 32)) >> 32, and no term exceeds 64 bits.
-    count = np.uint64(buckets)
-    high = keys >> _32
-    low = keys & _LOW_32_BITS
-    return (high * count + (low * count >> _32)) >> _32
-
-
 def one_batch(table: pa.Table) -> pa.RecordBatch:
     """Return a table as one record batch, which may be empty. Raises ValueError if its text exceeds 2 GiB."""
     if table.num_rows == 0:
@@ -109,7 +98,7 @@ def rows_by_bucket(rows: pa.RecordBatch, keys: Keys, buckets: int) -> Iterator[t
     once would copy all rows, which may fill a good part of a worker's memory.
     """
     order = np.argsort(keys, kind="stable")
-    numbers, starts = np.unique(bucket_of(keys[order], buckets), return_index=True)
+    numbers, starts = np.unique(scaled(keys[order], buckets), return_index=True)
     bounds = [*starts.tolist(), len(order)]
     listed = list(zip(numbers.tolist(), itertools.pairwise(bounds), strict=True))
 

@@ -42,7 +42,7 @@ import numpy as np
 
 from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
 from schemas.ragged import Bools, Ints
-from schemas.randomness import U64, key, numbers
+from schemas.randomness import U64, key, numbers, scaled
 
 Which = Ints | Bools | slice
 ALL = slice(None)
@@ -317,15 +317,8 @@ class DrawsInStep:
         return drawn
 
     def below(self, limit: Ints | int, which: Which = ALL) -> Ints:
-        """Return the next draw of each document as an integer in [0, limit). The bias is below limit / 2**64.
-
-        That is number * limit >> 64. The product has up to 96 bits, so it is computed in two halves. limit < 2**32.
-        """
-        number = self.numbers(which)
-        limits = np.asarray(limit).astype(np.uint64)
-        low = (number & np.uint64(0xFFFFFFFF)) * limits >> np.uint64(32)
-        high = (number >> np.uint64(32)) * limits
-        return ((high + low) >> np.uint64(32)).astype(np.int64)
+        """Return the next draw of each document as an integer in [0, limit)."""
+        return scaled(self.numbers(which), limit).astype(np.int64)
 
     def fair_coins(self, coins: Ints, which: Ints) -> Ints:
         """Toss `coins` fair coins for each document, and return how many show heads.

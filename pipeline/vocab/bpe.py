@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pipeline.vocab.symbol_array import FEW, SYMBOL_BITS, SymbolArray, WordSymbols, sum_by_key
+from pipeline.vocab.symbol_array import FEW, SYMBOL_BITS, SymbolArray, WordSymbols
 from pipeline.words.arrow import Ints
+from schemas.ragged import sum_by_key
 
 KEY_BITS = 2 * SYMBOL_BITS
 KEY_MASK = (1 << KEY_BITS) - 1
@@ -155,11 +156,7 @@ class PairCounts:
         """Change the counts of distinct pairs (K,) after a merge."""
         # See `add_few`. Here most pairs need no Python statement at all.
         is_relevant_K = (changes_K < 0) | (changes_K >= self.floor)
-        relevant = zip(keys_K[is_relevant_K].tolist(), changes_K[is_relevant_K].tolist(), strict=True)
-        for key, change in relevant:
-            self._change(key, change)
-
-        self._keep_within_bound()
+        self.add_few(dict(zip(keys_K[is_relevant_K].tolist(), changes_K[is_relevant_K].tolist(), strict=True)))
 
     def add_few(self, changes: dict[int, int]) -> None:
         """Do what `add` does, for a merge at few positions."""

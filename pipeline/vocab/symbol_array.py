@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.words.arrow import Ints
-from schemas.ragged import group_starts, offsets_of
+from schemas.ragged import offsets_of, sum_by_key
 
 SYMBOL_BITS = 25
 """Bits of a symbol in the key of a pair, an integer with the left symbol in the higher bits.
@@ -293,15 +293,6 @@ def positions_by_symbol(symbol_P: NDArray[np.int32], symbols: int) -> list[NDArr
             first = end
 
     return positions
-
-
-def sum_by_key(keys_N: NDArray[Any], amounts_N: Ints) -> tuple[NDArray[Any], Ints]:
-    """Return (distinct keys, ascending; the exact sum of each key's amounts)."""
-    order_N = np.argsort(keys_N, kind="stable")
-    sorted_N = keys_N[order_N]
-
-    starts_K = group_starts(sorted_N)
-    return sorted_N[starts_K], np.add.reduceat(amounts_N[order_N], starts_K)
 
 
 def ending_at(value_M: NDArray[np.int32]) -> NDArray[np.int32]:

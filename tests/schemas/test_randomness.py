@@ -1,11 +1,9 @@
 import hashlib
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas import randomness
 from schemas.randomness import GOLDEN, key, mix, numbers, permutation, uniforms
 from tests.draws import Draws
 
@@ -60,17 +58,3 @@ def test_a_permutation_sorts_by_the_numbers_of_its_key(n: int, permutation_key: 
     drawn = [draws.number() for _ in range(n)]
 
     assert permutation(n, permutation_key).tolist() == sorted(range(n), key=lambda i: drawn[i])
-
-
-@pytest.mark.parametrize("n", [randomness.MANY_DRAWS - 1, randomness.MANY_DRAWS, 50_000])
-def test_many_numbers_are_sorted_as_few_are(n: int) -> None:
-    draws = numbers(np.uint64(n), np.arange(n))
-    assert permutation(n, n).tolist() == np.argsort(draws, kind="stable").tolist()
-
-
-def test_numbers_that_differ_only_in_their_last_digit_are_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come once in 100 million permutations, so they are made here."""
-    draws = numbers(np.uint64(1), np.arange(9000)) >> np.uint64(40)
-    assert len(np.unique(draws >> np.uint64(16))) < len(np.unique(draws))
-    monkeypatch.setattr(randomness, "numbers", lambda *_: draws)
-    assert permutation(9000, 0).tolist() == np.argsort(draws, kind="stable").tolist()

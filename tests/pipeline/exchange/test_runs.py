@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.commit.staging import Staging
-from pipeline.exchange.runs import RunIndex, bucket_of, encode_run, read_buckets
+from pipeline.exchange.runs import RunIndex, encode_run, read_buckets
 from schemas.errors import DataError, StorageError
+from schemas.randomness import scaled
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
 BUCKETS = 7
@@ -46,7 +47,7 @@ def words_of(batches: list[pa.RecordBatch]) -> list[tuple[int, list[str]]]:
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=20), st.sampled_from([1, 2, 3, 1000, 1 << 18, 1 << 32]))
 @settings(max_examples=60)
 def test_a_bucket_is_an_equal_range_of_keys(keys: list[int], buckets: int) -> None:
-    found = bucket_of(np.array(keys, np.uint64), buckets)
+    found = scaled(np.array(keys, np.uint64), buckets)
     assert found.tolist() == [key * buckets >> 64 for key in keys]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.exchange.blocks import Addressed
-from pipeline.exchange.runs import bucket_of
+from schemas.randomness import scaled
 
 KeyedBatches = list[tuple[Any, pa.RecordBatch]]
 
@@ -18,7 +18,7 @@ def table_of(batches: KeyedBatches, schema: pa.Schema, bucket: int, buckets: int
     """The rows of one bucket, last batch first: nothing may depend on the order."""
     found = []
     for keys, rows in reversed(batches):
-        found.append(rows.filter(pa.array(bucket_of(keys, buckets) == bucket)))
+        found.append(rows.filter(pa.array(scaled(keys, buckets) == bucket)))
     return pa.Table.from_batches(found, schema)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
-from pipeline.exchange.runs import RunIndex, bucket_of, read_buckets
+from pipeline.exchange.runs import RunIndex, read_buckets
 from pipeline.jobs.repeats import find_repeats, keys_of_shards
 from pipeline.shard import repeats
 from pipeline.shard.drafts import ONLY_REPEATED, REMOVED, finish_shard, write_draft
@@ -24,6 +24,7 @@ from pipeline.shard.write_runs import placements
 from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import shards
 from schemas.errors import DataError, StorageError
+from schemas.randomness import scaled
 
 SEED = 5
 Row = tuple[int, str, list[str]]
@@ -77,7 +78,7 @@ class Corpus:
 
     def __init__(self, rows: list[Row], num_shards: int, count: int, folder: Path):
         placed = placements(np.array([row[0] for row in rows], np.uint64), SEED)
-        shard_of = bucket_of(placed, num_shards).tolist()
+        shard_of = scaled(placed, num_shards).tolist()
         self.staging = Staging(str(folder), "job")
         self.names = [shards.shard_name("text", index, num_shards) for index in range(num_shards)]
         self.tables = [
@@ -97,7 +98,7 @@ class Corpus:
             spans.append(rows)
 
         [(_, (keys, places))] = find_repeats(0, lambda: [pa.concat_tables(spans)], len(self.names))
-        shard_of = bucket_of(keys, len(self.names))
+        shard_of = scaled(keys, len(self.names))
         reports = []
         for index, name in enumerate(self.names):
             received = pa.Table.from_batches([places]).filter(pa.array(shard_of == index))
@@ -191,7 +192,7 @@ def test_hashes_are_those_of_each_sentence_alone(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 1000, 65537])
 def test_keys_lead_to_their_shards(num_shards: int) -> None:
-    assert bucket_of(keys_of_shards(num_shards), num_shards).tolist() == list(range(num_shards))
+    assert scaled(keys_of_shards(num_shards), num_shards).tolist() == list(range(num_shards))
 
 
 def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
