@@ -177,46 +177,26 @@ class JobProgress:
                 looked = monotonic()
                 finished = self._finished_bytes(finished)
                 bar.reach(finished)
-                bar.doing(self._last_steps() if finished == total else "")
+                bar.doing("last steps" if finished == total else "")
 
                 now = monotonic()
                 pause = max(look_every, (now - looked) / LOOKING_SHARE)
                 if not bar.is_drawn and now - printed >= PRINT_EVERY:
                     printed = now
-                    line = progress_line(self.name, finished, total, now - started, before)
-                    print(line, file=sys.stderr, flush=True)
+                    print(self._line(finished, before, now - started), file=sys.stderr, flush=True)
 
     def _finished_bytes(self, before: int) -> int:
         with contextlib.suppress(StorageError):  # the job itself meets the same error and reports it
-            pieces = min(len(self._reports(self.work.prefix)), self.work.pieces) if self.work.prefix else 0
+            names = storage.names(self.staging.url(""), self.work.prefix) if self.work.prefix else []
+            pieces = min(sum(name.endswith(".json") for name in names), self.work.pieces)
             return self.work.bytes * pieces // max(self.work.pieces, 1)
         return before
 
-    def _last_steps(self) -> str:
-        """Return what follows once all of the input is read; on a disk with the number of pieces that are made."""
-        made = 0
-        if storage.is_local(self.staging.output):
-            with contextlib.suppress(StorageError):
-                made = sum(not name.startswith(self.work.prefix) for name in self._reports(""))
-        return f"last steps ({made:,} pieces made)" if made else "last steps"
+    def _line(self, finished: int, before: int, seconds: float) -> str:
+        """Return a line on what is finished, of which an earlier attempt had `before`."""
+        from tqdm import tqdm  # not in commands that show nothing
 
-    def _reports(self, prefix: str) -> list[str]:
-        return [name for name in storage.names(self.staging.url(""), prefix) if name.endswith(".json")]
-
-
-def progress_line(name: str, finished: int, total: int, seconds: float, before: int = 0) -> str:
-    """Return a line on bytes that are finished, of which an earlier attempt had `before`.
-
-    Example: `progress_line("shard", 5_000_000, 8_000_000, 10)` -> `"shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"`.
-    """
-    if total == 0:
-        return f"{name}: running for {seconds:.0f} s"
-    if finished >= total:
-        # Steps that need all of the input at once, such as learning a vocabulary, have no pieces to count.
-        return f"{name}: all {total / 1e6:.1f} MB are read; the last steps run, {seconds:.0f} s since the start"
-
-    speed = (finished - before) / max(seconds, 1e-9)
-    left = "time left not known yet"
-    if speed:
-        left = f"{(total - finished) / speed:.0f} s left"
-    return f"{name}: {finished / 1e6:.1f} of {total / 1e6:.1f} MB, {speed / 1e6:.1f} MB/s, {left}"
+        total = self.work.bytes
+        name = f"{self.name}, last steps" if finished == total > 0 else self.name
+        options = {"prefix": name, "unit": "B", "unit_scale": True, "initial": before}
+        return tqdm.format_meter(finished, total, seconds, ncols=0, **options)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from pipeline.beam.display import progress_line
-
-
-@pytest.mark.parametrize(
-    ("finished", "total", "seconds", "line"),
-    [
-        (0, 8_000_000, 3.0, "shard: 0.0 of 8.0 MB, 0.0 MB/s, time left not known yet"),
-        (5_000_000, 8_000_000, 10.0, "shard: 5.0 of 8.0 MB, 0.5 MB/s, 6 s left"),
-        (8_000_000, 8_000_000, 16.0, "shard: all 8.0 MB are read; the last steps run, 16 s since the start"),
-        (0, 0, 4.0, "shard: running for 4 s"),
-    ],
-    ids=["nothing yet", "half way", "last steps", "not measured"],
-)
-def test_a_line_says_what_is_known(finished: int, total: int, seconds: float, line: str) -> None:
-    assert progress_line("shard", finished, total, seconds) == line
+from pipeline.beam.display import NOT_MEASURED, JobProgress, Work
+from pipeline.commit.staging import Staging
 
 
-def test_bytes_of_an_earlier_attempt_took_no_time_of_this_one() -> None:
-    line = progress_line("shard", 95_000_000, 100_000_000, 10.0, before=90_000_000)
-    assert line == "shard: 95.0 of 100.0 MB, 0.5 MB/s, 10 s left"
+def test_a_line_says_what_is_known(tmp_path: Path) -> None:
+    shown = JobProgress("shard", Staging(str(tmp_path), "job"), Work("split-", 8, 8_000_000))
+    assert shown._line(0, 0, 3.0) == "shard:   0% 0.00/8.00M [00:03<?, ?B/s]"
+    assert shown._line(5_000_000, 0, 10.0) == "shard:  62% 5.00M/8.00M [00:10<00:06, 500kB/s]"
+    assert "shard, last steps: 100%" in shown._line(8_000_000, 0, 16.0)
+    assert "[00:04," in JobProgress("vocab", shown.staging, NOT_MEASURED)._line(0, 0, 4.0)
+
+
+def test_bytes_of_an_earlier_attempt_took_no_time_of_this_one(tmp_path: Path) -> None:
+    shown = JobProgress("shard", Staging(str(tmp_path), "job"), Work("split-", 8, 100_000_000))
+    assert "[00:10<00:10, 500kB/s]" in shown._line(95_000_000, 90_000_000, 10.0)
