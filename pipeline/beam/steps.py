@@ -40,15 +40,12 @@ PIECES = "pieces"
 
 Kind = Literal["run", "text", "pairs"]
 
-_OF_SHARD: dict[Kind, dict[str, str]] = {
+_COUNTED: dict[Kind, dict[str, str]] = {
     "run": {},
-    "text": {"rows": "documents", "bytes": "bytes"},
+    "text": {"rows": "documents", "bytes": "bytes", "sentences": "sentences", "text_bytes": "text_bytes"},
     "pairs": {"rows": "rows", "tokens": "tokens", "bytes": "bytes"},
 }
-"""For each kind of report: the counted fields of its shard's manifest entry, and the names of their counters."""
-
-_OF_REPORT: dict[Kind, tuple[str, ...]] = {"run": (), "text": ("sentences", "text_bytes"), "pairs": ()}
-"""For each kind of report: its own counted fields, whose counters have the same names."""
+"""For each kind of report: the counted fields, its own or of its shard's entry, and the names of their counters."""
 
 
 def call(function: Callable[..., Any], *arguments: Any, counted: Kind | None = None) -> beam.PTransform:
@@ -170,18 +167,6 @@ class Distribute(beam.PTransform):
         return numbered | "Group" >> beam.GroupByKey() | "Item" >> beam.FlatMap(_values)
 
 
-@dataclass
-class DistributeList(beam.PTransform):
-    """A list -> its items, distributed evenly over the workers."""
-
-    def expand(self, lists: Any) -> PCollection:
-        return lists | "Number" >> beam.FlatMap(_numbered) | "Distribute" >> Distribute()
-
-
-def _numbered(items: list[Any]) -> Iterator[tuple[int, Any]]:
-    yield from enumerate(items)
-
-
 def _values(numbered: tuple[int, Any]) -> Any:
     yield from numbered[1]
 
@@ -210,10 +195,9 @@ def count_report(kind: Kind, report: Report) -> None:
 
     Does nothing outside of a Beam step.
     """
-    for field, name in _OF_SHARD[kind].items():
-        count(name, report["shard"][field])
-    for name in _OF_REPORT[kind]:
-        count(name, report[name])
+    fields = report | report.get("shard", {})
+    for field, name in _COUNTED[kind].items():
+        count(name, fields[field])
     for reason, _, dropped in report.get("ledger", ()):
         count(f"dropped/{reason}", dropped)
 

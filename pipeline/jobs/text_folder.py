@@ -9,7 +9,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.pvalue import PCollection
 
-from pipeline.beam.steps import Distribute, DistributeList, generate
+from pipeline.beam.steps import Distribute, generate
 from schemas.manifest import Manifest, Shard, read_shards_of_part
 
 
@@ -55,8 +55,8 @@ class DivideText(beam.PTransform):
     def expand(self, pbegin: Any) -> PCollection:
         return (
             pbegin
-            | "Parts" >> beam.Create([list(range(self.text.num_parts))])
-            | "Distribute parts" >> DistributeList()
+            | "Parts" >> beam.Create([(part, part) for part in range(self.text.num_parts)], reshuffle=False)
+            | "Distribute parts" >> Distribute()
             | "Divide" >> generate(self.divide, self.plan)
             | "Distribute" >> Distribute()
         )

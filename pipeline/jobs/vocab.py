@@ -31,7 +31,7 @@ from pipeline.beam.engines import (
     runs_locally,
 )
 from pipeline.beam.runner import Execution, run_job
-from pipeline.beam.steps import DistributeList, call, call_last, call_once
+from pipeline.beam.steps import Distribute, call, call_last, call_once
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_input
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
@@ -324,8 +324,8 @@ class MakeVocabulary(beam.PTransform):
         learned = AsSingleton(pbegin | "Learn" >> learn)
         usage = (
             pbegin
-            | "Partitions" >> beam.Create([_groups(self.plan.partitions)])
-            | "Distribute partitions" >> DistributeList()
+            | "Partitions" >> beam.Create(list(enumerate(_groups(self.plan.partitions))), reshuffle=False)
+            | "Distribute partitions" >> Distribute()
             | "Describe" >> call(describe_partitions, learned, self.plan)
             | "Add usage" >> beam.CombineGlobally(add_usages)
         )

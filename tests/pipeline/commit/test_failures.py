@@ -13,7 +13,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pvalue import AsList, AsSingleton
 
-from pipeline.beam.steps import DistributeList, call, call_once, generate
+from pipeline.beam.steps import Distribute, call, call_once, generate
 from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures, is_carried
 from pipeline.commit.staging import Staging
@@ -94,8 +94,8 @@ class Chain(beam.PTransform):
     def expand(self, pbegin):
         kept = (
             pbegin
-            | beam.Create([self.numbers])
-            | DistributeList()
+            | beam.Create(list(enumerate(self.numbers)))
+            | Distribute()
             | "Refuse" >> call(refuse_three)
             | "Twice" >> generate(twice)
         )
