@@ -24,7 +24,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.beam import stop_signals
-from pipeline.beam.estimate import in_words
 from pipeline.commit import leases
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, check_other_files, finished_manifest, folder_as_input
 from pipeline.commit.parts import in_parts
@@ -52,7 +51,7 @@ from schemas.statistics import (
     Cooccurrences,
     unit_weight,
 )
-from schemas.terminal import print_lines, tell
+from schemas.terminal import megabytes, print_lines, tell
 
 LOT_TOKENS = 4 << 20
 """Tokens per lot, at least: one block, and a second or two of work."""
@@ -130,8 +129,8 @@ def _estimate(plan: StatisticsPlan, lots: list[PairLot]) -> Iterator[str]:
     input_bytes = sum(shard.bytes for lot in lots for _, shard in lot.shards)
     output_bytes = plan.counted_tokens * BYTES_PER_TOKEN
     hours = plan.counted_tokens / TOKENS_PER_SECOND / 3600
-    yield f"statistics: up to {plan.counted_tokens:,} tokens, from {in_words(input_bytes)} of pairs"
-    yield f"  result: {plan.partitions + 1:,} files, about {in_words(output_bytes)} (estimate)"
+    yield f"statistics: up to {plan.counted_tokens:,} tokens, from {megabytes(input_bytes)} of pairs"
+    yield f"  result: {plan.partitions + 1:,} files, about {megabytes(output_bytes)} (estimate)"
     yield f"  work: about {hours:.2g} hours of one core (estimate)"
 
 

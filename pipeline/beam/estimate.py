@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.beam.display import Work
 from pipeline.readers.formats import named_format
 from pipeline.readers.open import compression_of
+from schemas.terminal import megabytes
 
 # Bytes of text per stored byte. Assumed, because corpora differ and only the file's name is examined.
 GROWTH_OF_COMPRESSED = 3.5  # .gz, .bz2, .xz and .zst
@@ -39,30 +41,25 @@ COUNTS_BYTES = 50_000_000  # assumed: a million different words, counted by thre
 class Estimate:
     """The size of a job.
 
-    splits: number of pieces that the input is cut into.
-    shards: number of shards in the result: exact if `are_counted`, otherwise an estimate.
-    input_bytes: as stored. output_bytes: of the result.
+    shards: number of shards in the result, about.
+    output_bytes: of the result.
     seconds: on one core, all steps together.
     """
 
-    splits: int
     shards: int
-    are_counted: bool
-    input_bytes: int
     output_bytes: int
     seconds: float
 
-    def lines(self, command: str, graph: Any) -> Iterator[str]:
+    def lines(self, command: str, work: Work, graph: Any) -> Iterator[str]:
         """Yield the lines that a dry run prints. `graph` is the job as Beam's protobuf message."""
-        about = "" if self.are_counted else "about "
         size = len(graph.SerializeToString())
-        yield f"{command}: {self.splits:,} splits of {in_words(self.input_bytes)} of input"
-        yield f"  result: {about}{self.shards:,} shards, about {in_words(self.output_bytes)} (estimate)"
+        yield f"{command}: {work.pieces:,} splits of {megabytes(work.bytes)} of input"
+        yield f"  result: about {self.shards:,} shards and {megabytes(self.output_bytes)} (estimate)"
         yield (
             f"  work: about {_hours(self.seconds)} worker-hours of one core each, without the time to start workers "
             "(estimate, from speeds measured on English text)"
         )
-        yield f"  graph: {in_words(size)}, {len(graph.components.transforms):,} transforms"
+        yield f"  graph: {megabytes(size)}, {len(graph.components.transforms):,} transforms"
 
 
 def text_bytes_of(path: str, stored_bytes: int) -> float:
@@ -72,14 +69,6 @@ def text_bytes_of(path: str, stored_bytes: int) -> float:
     if named_format(path) == "parquet":
         return stored_bytes * GROWTH_OF_PARQUET
     return float(stored_bytes)
-
-
-def in_words(count: float) -> str:
-    """Format a number of bytes. Example: `in_words(12_400_000)` -> `"12.4 MB"`."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if count >= unit:
-            return f"{count / unit:.3g} {name}"
-    return f"{count:.0f} bytes"
 
 
 def _hours(seconds: float) -> str:

@@ -149,7 +149,7 @@ def _check(execution: Execution, command: str) -> None:
             with _flags_explained(execution.options):
                 pipeline.run()  # its client translates the job and checks it, and submits nothing
 
-    print_lines(execution.estimate().lines(command, graph))
+    print_lines(execution.estimate().lines(command, execution.work, graph))
     print_lines([f"  also writes: {storage.printable(each.output)}" for each in execution.published_first])
     tell(f"dry run. The {command} job can be built; nothing was written or removed.")
 

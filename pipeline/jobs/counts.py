@@ -150,14 +150,7 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
             options=options,
             staging=staging,
             work=count.work(),
-            estimate=lambda: estimate.Estimate(
-                splits=plan.lots,
-                shards=plan.partitions * len(ALL_RULES),
-                are_counted=True,
-                input_bytes=plan.text.text_bytes,
-                output_bytes=estimate.COUNTS_BYTES,
-                seconds=plan.seconds,
-            ),
+            estimate=lambda: estimate.Estimate(plan.partitions * len(ALL_RULES), estimate.COUNTS_BYTES, plan.seconds),
         )
 
     # Another launcher may have made the folder since `must_count` checked.

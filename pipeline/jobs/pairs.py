@@ -186,13 +186,9 @@ class PairsPlan:
 
 def _execution(graph: WritePairs, options: PipelineOptions) -> Execution:
     plan = graph.plan
-    text_bytes = plan.text.text_bytes
-    work = Work("pairs-", plan.num_shards, plan.job.dupe_factor * text_bytes)
+    work = Work("pairs-", plan.num_shards, plan.job.dupe_factor * plan.text.text_bytes)
     size = estimate.Estimate(
-        splits=plan.text.num_shards,
         shards=plan.num_shards,
-        are_counted=True,
-        input_bytes=text_bytes,
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )

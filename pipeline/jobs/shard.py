@@ -187,7 +187,7 @@ def _execution(
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=lambda: _estimate(job, one_listing(listings).files, len(splits)),
+        estimate=lambda: _estimate(job, one_listing(listings).files),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )
@@ -243,7 +243,7 @@ def _check_no_held_out(output: str) -> None:
         )
 
 
-def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Estimate:
+def _estimate(job: ShardJob, files: list[InputFile]) -> estimate.Estimate:
     text_bytes = int(sum(estimate.text_bytes_of(file.path, file.size) for file in files))
     seconds = text_bytes / estimate.WRITE_RUNS_BYTES_PER_SECOND + text_bytes / estimate.WRITE_SHARDS_BYTES_PER_SECOND
     if job.dedup == "minhash":
@@ -252,10 +252,7 @@ def _estimate(job: ShardJob, files: list[InputFile], splits: int) -> estimate.Es
         seconds += text_bytes / estimate.REPEATS_BYTES_PER_SECOND
 
     return estimate.Estimate(
-        splits=splits,
         shards=job.num_shards or shards_for(text_bytes, job.shard_megabytes << 20),
-        are_counted=job.num_shards is not None,
-        input_bytes=sum(file.size for file in files),
         output_bytes=int(text_bytes * estimate.TEXT_SHARE),
         seconds=seconds,
     )

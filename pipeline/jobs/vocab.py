@@ -250,7 +250,7 @@ def _run_job(
     def execution() -> Execution:
         graph = plan(provenance, staging)
         count = graph.count
-        text_bytes = 0 if count is None else count.plan.text.text_bytes
+        seconds = 0.0 if count is None else count.plan.seconds
         return Execution(
             kind="vocab",
             label="Vocabulary",
@@ -258,14 +258,7 @@ def _run_job(
             options=options,
             staging=staging,
             work=NOT_MEASURED if count is None else count.work(),
-            estimate=lambda: estimate.Estimate(
-                splits=0 if count is None else count.plan.lots,
-                shards=1,
-                are_counted=True,
-                input_bytes=text_bytes,
-                output_bytes=estimate.VOCABULARY_BYTES,
-                seconds=0.0 if count is None else count.plan.seconds,
-            ),
+            estimate=lambda: estimate.Estimate(1, estimate.VOCABULARY_BYTES, seconds),
         )
 
     return run_job("vocab", Wanted("vocab", provenance, job.overwrite), staging, options, execution)
