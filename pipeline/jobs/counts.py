@@ -124,15 +124,6 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
     )
 
 
-def needs_two_jobs(job: VocabJob) -> UsageError:
-    """Return the error for --no_wait if the folder of counts must be made first."""
-    counts = storage.printable(str(job.counts))
-    return UsageError(
-        f"--no_wait submits one job, and this command needs two: {counts} is not finished, and the vocabulary is "
-        "learned from it. Leave --no_wait out, or leave --counts out, which makes the vocabulary in one job."
-    )
-
-
 def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manifest | None:
     """Make a finished folder of counts, for all sets of rules. Returns its manifest, or None after a dry run."""
     recorded = {"version": COUNT_VERSION, "language": language_of_text(text)}

@@ -44,7 +44,6 @@ from pipeline.jobs.counts import (
     check_counts_folder,
     kind_of_result,
     must_count,
-    needs_two_jobs,
     plan_counts,
     run_counts,
 )
@@ -88,7 +87,12 @@ def run(job: VocabJob, beam_arguments: list[str], known_flags: list[str]) -> Man
 
         if must_count(job, text):
             if leaves_job(options) and not is_dry_run(options):
-                raise needs_two_jobs(job)
+                counts_folder = storage.printable(str(job.counts))
+                raise UsageError(
+                    f"--no_wait submits one job, and this command needs two: {counts_folder} is not finished, and the "
+                    "vocabulary is learned from it. Leave --no_wait out, or leave --counts out, which makes the "
+                    "vocabulary in one job."
+                )
 
             _check_both_outputs(job)
             counted = run_counts(job, text, options)
@@ -195,9 +199,8 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
             min_ram=_min_ram(estimated_memory(text.totals["text_bytes"], job.model), options),
         )
 
-    made_from = {"text": text.fingerprint, **_fingerprint_of(extended)}
     sources = [folder_as_input(str(job.text), text.fingerprint), *extended]
-    return _run_job(job, made_from, sources, options, plan)
+    return _run_job(job, sources, options, plan)
 
 
 def _run_from_counts(
@@ -219,9 +222,8 @@ def _run_from_counts(
         min_ram = _min_ram(all_words(tally).bytes_needed(job.model), options)
         return MakeVocabulary(vocabulary, provenance, count=None, tally=tally.tolist(), min_ram=min_ram)
 
-    made_from = {"counts": counts.fingerprint, **_fingerprint_of(extended)}
     sources = [*counts.inputs, folder_as_input(folder, counts.fingerprint), *extended]
-    return _run_job(job, made_from, sources, options, plan)
+    return _run_job(job, sources, options, plan)
 
 
 def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
@@ -236,16 +238,15 @@ def tally_of(counts: Manifest, folder: str, rules: Rules) -> Tally:
 
 def _run_job(
     job: VocabJob,
-    made_from: dict[str, str],
     sources: list[Input],
     options: PipelineOptions,
     plan: Callable[[Provenance, Staging], MakeVocabulary],
 ) -> Manifest | None:
-    """Run the job that learns. made_from: fingerprints of the text or counts, and of an extended folder."""
+    """Run the job that learns. sources: the text or the counts, and an extended folder."""
     recorded = _recorded_options(job)
     provenance = Provenance(recorded, sources, NO_SEED)
     output = path_for_workers("--output", job.output, options)
-    staging = plan_staging(output, "vocab", {"options": recorded, **made_from})
+    staging = plan_staging(output, "vocab", {"options": recorded, "inputs": [source.fingerprint for source in sources]})
 
     def execution() -> Execution:
         graph = plan(provenance, staging)
@@ -271,10 +272,6 @@ def _recorded_options(job: VocabJob) -> dict[str, Any]:
     if job.extend is None:
         del options["add"]
     return options
-
-
-def _fingerprint_of(extended: list[Input]) -> dict[str, str]:
-    return {f"extended {i}": str(source.fingerprint) for i, source in enumerate(extended)}
 
 
 def _for_workers(job: VocabJob, options: PipelineOptions) -> VocabJob:
