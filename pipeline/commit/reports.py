@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 from schemas.manifest import LedgerEntry
@@ -49,11 +50,4 @@ def add_by_name(reports: list[Report], name: str) -> dict[str, int]:
 
 def add_histograms(reports: list[Report], name: str) -> list[int]:
     """Add up the histograms of the reports bin by bin. The result is as long as the longest."""
-    bins = max((len(report[name]) for report in reports), default=0)
-    added = [0] * bins
-
-    for report in reports:
-        histogram = report[name]
-        for place, count in enumerate(histogram):
-            added[place] += count
-    return added
+    return [sum(counts) for counts in zip_longest(*(report[name] for report in reports), fillvalue=0)]
