@@ -30,9 +30,10 @@ from pipeline.commit import failures, leases
 from pipeline.commit.failures import Failures
 from pipeline.commit.finished import Wanted, check_other_files, finished_manifest
 from pipeline.commit.leases import Lease, all_held
-from pipeline.commit.publish import clean_up, published_at
+from pipeline.commit.publish import clean_up
 from pipeline.commit.staging import Staging
 from pipeline.environment import set_in_environment
+from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import ClozelineError, UsageError
 from schemas.manifest import FolderKind, Manifest, read_manifest
@@ -184,11 +185,15 @@ def _run(execution: Execution, command: str) -> Manifest | None:
 @contextlib.contextmanager
 def _truth_of(staging: Staging) -> Iterator[None]:
     """If the block is interrupted after this job's result is in place, say so in the KeyboardInterrupt."""
-    before = published_at(staging)
+    url = storage.join(staging.output, manifests.NAME)
+    before = storage.modified(url)
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if published_at(staging) in (None, before):
+        is_finished = False
+        with contextlib.suppress(ClozelineError):  # the disk or the store does not answer
+            is_finished = storage.modified(url) not in (None, before)
+        if not is_finished:
             raise
         with stop_signals.reported_as_finished(storage.printable(staging.output)):
             raise interrupt from None

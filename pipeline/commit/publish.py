@@ -43,9 +43,8 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from pipeline.commit import leases
 from pipeline.commit.staging import PREFIX, Staging
@@ -70,8 +69,6 @@ _REPLACED = {
     "pairs": r"pairs-\d+-of-\d+\.arrow|vocabulary/.*" + _PARTS,
 }
 """Paths that only a job of each kind writes, and that its next result may lack. Old ones are removed at publication."""
-
-Item = TypeVar("Item")
 
 
 def would_replace(kind: FolderKind, name: str) -> bool:
@@ -109,10 +106,11 @@ def publish_output(staging: Staging, manifest: Manifest, extra: dict[str, str] |
         new_paths.update(shard.path for shard in entries)
     _remove_replaced(output, manifest.kind, new_paths)
 
-    _for_each(lambda piece: _place(staging, piece), _staged_pieces(staging, manifest, staged))
+    list(concurrently(lambda piece: _place(staging, piece), _staged_pieces(staging, manifest, staged)))
     # Copied, not moved: the manifest does not describe these files, so the next attempt after a kill could not tell
     # whether a file in place is this job's.
-    _for_each(lambda item: storage.copy(staging.url(item[0]), storage.join(output, item[1])), extra_paths.items())
+    copies = [(staging.url(name), storage.join(output, path)) for name, path in extra_paths.items()]
+    list(concurrently(lambda urls: storage.copy(*urls), copies))
 
     storage.publish(manifest_url, manifest.to_json())
     end_publication(staging)
@@ -133,22 +131,6 @@ def is_published(staging: Staging, manifest: Manifest) -> bool:
         if storage.read(storage.join(staging.output, manifests.NAME)) == manifest.to_json():
             return not leases.may_publish(staging.output, staging.token)
     return False
-
-
-def published_at(staging: Staging) -> float | None:
-    """Return when the manifest in the output folder was written, by the clock of the disk or store that holds it.
-
-    None if there is none, or if the disk or store does not answer.
-    """
-    with contextlib.suppress(ClozelineError):
-        return storage.modified(storage.join(staging.output, manifests.NAME))
-    return None
-
-
-def _for_each(function: Callable[[Item], None], items: Iterable[Item]) -> None:
-    """Call a function for each item, many concurrently. Raises the first error."""
-    for _ in concurrently(function, items):
-        pass
 
 
 def _staged_pieces(staging: Staging, manifest: Manifest, staged: set[str]) -> Iterator[Shard | Part]:
