@@ -24,7 +24,6 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_cases import (
-    FINETUNE,
     PROFILED_STEPS,
     ROOT,
     SEED,
@@ -123,8 +122,6 @@ def run_item(bench: Bench, item: Item) -> Figures:
     """Return the figures of an item. Raises LeftOutError, RuntimeError and TimeoutExpired."""
     if item.recipe == TESTS:
         return run_tests(bench, item)
-    if item.recipe == FINETUNE:
-        return run_finetune(bench, item)
 
     found = 1 if bench.dry else torch.cuda.device_count()
     if item.gpus > found:
@@ -309,7 +306,7 @@ def add_speed(figures: Figures, bench: Bench, pairs: Path, tokens_per_second: fl
         figures.mfu = tokens_per_second * cost / peak / figures.gpus
 
 
-# Tests and fine-tuning
+# Tests
 
 
 def run_tests(bench: Bench, item: Item) -> Figures:
@@ -330,23 +327,3 @@ def passed_before(bench: Bench, item: Item) -> str:
     if item.recipe != TESTS or not log.exists():
         return ""
     return f"; {log.read_text().count(' PASSED')} had passed"
-
-
-def run_finetune(bench: Bench, item: Item) -> Figures:
-    """Fine-tune with one side of gpu_finetune.py. Raises RuntimeError, and LeftOutError without its packages."""
-    missing = [name for name in ("sklearn", "accelerate") if not is_installed(name)]
-    if missing:
-        raise LeftOutError(f"{' and '.join(missing)} not installed")
-
-    found = bench.scratch / "finetune.json"
-    words = [sys.executable, "benchmarks/gpu_finetune.py", item.side, "--folder", str(bench.scratch / "finetune")]
-    check_exit(run_process(bench, item, [*words, "--output", str(found), *(["--dry"] if bench.dry else [])]), item)
-    result = json.loads(found.read_text())
-    figures = Figures(item.recipe, item.rows, item.side, note="trains, evaluates and saves 3 epochs")
-    figures.rows_per_second = result["rows_per_second"]
-    figures.tokens_per_second = result["tokens_per_second"]
-    return figures
-
-
-def is_installed(name: str) -> bool:
-    return any((Path(path) / name).is_dir() for path in [str(SITE), *sys.path])

@@ -64,15 +64,14 @@ CASES = (
 )
 
 TESTS = "tests"
-FINETUNE = "finetune"
-"""Items that are no case: the tests marked gpu, by file, and fine-tuning of a BERT-base."""
+"""Items that are no case: the tests marked gpu, by file."""
 
 SIDES = ("ours", "plain", "deepspeed")
 
 
 @dataclass(frozen=True)
 class Item:
-    """One measurement. recipe, rows: those of a case; TESTS and a file's name, or FINETUNE and a model and its rows."""
+    """One measurement. recipe, rows: those of a case, or TESTS and a file's name."""
 
     recipe: str
     rows: str
@@ -109,7 +108,6 @@ ITEMS = (
     *_both("bert_base 128", "bert_base 512", "bert_base packed"),
     Item("electra_base", "128", "ours"),
     *_both("roberta_base 512", "albert_base 512"),
-    *_both("finetune bert_base"),
     *(Item("bert_large", rows, "deepspeed") for rows in ("128", "packed", "512")),
     *(Item("bert_base", rows, "deepspeed") for rows in ("128", "512", "packed")),
 )

@@ -18,8 +18,7 @@ runs also write OUTPUT/profile_RECIPE_ROWS.md and .json: where the time of their
 tests. `--gpus 2 4` measures BERT-large at 128 on more GPUs as well, where there are as many. `--dry` does the same with
 tiny models on a CPU, to test the script itself.
 
-Needs torch 2.10 or newer and numpy, but no network; `make gpu_bundle` packs everything else. Fine-tuning is left out
-without scikit-learn and accelerate, which are not packed.
+Needs torch 2.10 or newer and numpy, but no network; `make gpu_bundle` packs everything else.
 """
 
 from __future__ import annotations
