@@ -58,10 +58,6 @@ DOES_NOT_FIT = 3
 """The exit code of gpu_rivals.py when a micro-batch does not fit into the GPU."""
 
 
-class LeftOutError(Exception):
-    """This machine lacks what an item needs."""
-
-
 @dataclass
 class Figures:
     """The figures of one item, and what they were measured on.
@@ -106,8 +102,6 @@ def measure(bench: Bench, item: Item, limit: float) -> Figures:
     figures = nothing
     try:
         figures = run_item(bench.limited_to(limit), item)
-    except LeftOutError as error:
-        nothing.outcome, nothing.note = LEFT_OUT, str(error)
     except subprocess.TimeoutExpired:
         nothing.outcome, nothing.note = FAILED, f"took more than {limit:.0f} s{passed_before(bench, item)}"
         if bench.seconds_left < 0:
@@ -119,13 +113,13 @@ def measure(bench: Bench, item: Item, limit: float) -> Figures:
 
 
 def run_item(bench: Bench, item: Item) -> Figures:
-    """Return the figures of an item. Raises LeftOutError, RuntimeError and TimeoutExpired."""
+    """Return the figures of an item. Raises RuntimeError and TimeoutExpired."""
     if item.recipe == TESTS:
         return run_tests(bench, item)
 
     found = 1 if bench.dry else torch.cuda.device_count()
     if item.gpus > found:
-        raise LeftOutError(f"this machine has {found}")
+        return Figures(item.recipe, item.rows, item.side, item.gpus, LEFT_OUT, note=f"this machine has {found}")
     pairs = write_case(bench, item)
     figures = run_ours(bench, item, pairs) if item.side == "ours" else run_rival(bench, item, pairs)
     figures.note = item.case.note

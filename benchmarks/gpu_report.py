@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 
 from benchmarks.gpu_bench import DONE, Figures
 from benchmarks.gpu_cases import Bench, Item
+from schemas import storage
 
 Key = tuple[str, str, str, int, str, str, str]
 """What a figure is one of: an item, on one device, with one torch and one code."""
@@ -81,8 +81,8 @@ class Results:
             "label": self._bench.label,
             "figures": [asdict(figures) for figures in self._figures.values()],
         }
-        publish(self._bench.output / "gpu.json", json.dumps(content, indent=1) + "\n")
-        publish(self._bench.output / "gpu.md", self._tables())
+        for name, text in (("gpu.json", json.dumps(content, indent=1) + "\n"), ("gpu.md", self._tables())):
+            storage.publish(str(self._bench.output / name), text.encode(), durable=False)
 
     def _placed(self, figures: Figures) -> Figures:
         figures.device, figures.torch = self._machine["device"], self._machine["torch"]
@@ -115,13 +115,6 @@ def read_figures(path: Path) -> list[Figures]:
 def key_of(figures: Figures) -> Key:
     item = (figures.recipe, figures.rows, figures.side, figures.gpus)
     return (*item, figures.device, figures.torch, figures.label)
-
-
-def publish(path: Path, text: str) -> None:
-    """Write a file under a temporary name, and rename it."""
-    temporary = path.with_name(f"{path.name}.part")
-    temporary.write_text(text)
-    os.replace(temporary, path)
 
 
 def table_line(figures: Figures) -> str:

@@ -17,7 +17,7 @@ from benchmarks.gpu_bench import FAILED, Figures, measure, values_of
 from benchmarks.gpu_cases import CASES, ITEMS, SIDES, TESTS, Bench, Item, changes, items_of, longest_of, write_case
 from benchmarks.gpu_pairs import spread_lengths, write_pairs
 from benchmarks.gpu_report import Results, read_figures
-from benchmarks.gpu_rows import Form, Inputs, cut, rows_of_steps, step_of
+from benchmarks.gpu_rivals import Form, Inputs, cut, rows_of_steps, step_of
 from schemas.manifest import read_manifest
 from schemas.masking import Masking
 from trainer.config.load import load_recipe
