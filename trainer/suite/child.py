@@ -1,9 +1,7 @@
 """Runs one job of a suite, `python -m trainer.suite.child PROGRAM ...`, in a process that ends when the suite's does.
 
-finetune        fine-tunes on a task, as `python -m trainer.finetune` does
-export          writes a checkpoint of a run in the Hugging Face format, as `python -m trainer.export` does
-minimal_pairs   counts how often an encoder prefers the acceptable sentence of a pair
-probe           fits a linear classifier to the frozen vectors of each layer
+A signal may end it at any point: fine-tuning saves as it does elsewhere, and the others publish each file atomically.
+The next start continues from what is there.
 """
 
 from __future__ import annotations
@@ -12,9 +10,18 @@ import ctypes
 import os
 import signal
 import sys
+from importlib import import_module
 
 from clozeline.installation import run_explained
 from trainer.suite.jobs import PARENT
+
+PROGRAMS = {
+    "finetune": "trainer.finetune.cli",
+    "export": "trainer.export.cli",
+    "minimal_pairs": "trainer.suite.minimal_pairs",
+    "probe": "trainer.suite.probe",
+}
+"""The modules whose `main` runs a program."""
 
 PR_SET_PDEATHSIG = 1
 """From Linux's prctl.h."""
@@ -40,29 +47,7 @@ def end_with_parent() -> None:
 def run() -> int:
     """Run the program that the first argument names, and return the exit code."""
     program, *arguments = sys.argv[1:]
-    prog = f"clozeline suite ({program})"
-
-    if program == "finetune":
-        from trainer.distributed.stop import StopRequest
-
-        # Importing takes seconds. Listen first, so that a signal during the import is not lost.
-        stop = StopRequest().listen()
-
-        from trainer.finetune.cli import main as finetune_main
-
-        return finetune_main(arguments, stop=stop, prog=prog)
-
-    # These programs publish each file atomically, and the next start skips finished files, so a signal may end them
-    # at any point.
-    if program == "export":
-        from trainer.export.cli import main
-    elif program == "minimal_pairs":
-        from trainer.suite.minimal_pairs import main
-    elif program == "probe":
-        from trainer.suite.probe import main
-    else:
-        raise ValueError(f"{program} is not a program of a suite")
-    return main(arguments, prog)
+    return import_module(PROGRAMS[program]).main(arguments, prog=f"clozeline suite ({program})")
 
 
 if __name__ == "__main__":
