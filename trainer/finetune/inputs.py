@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
 from trainer.checkpoint.run_lock import LOCK_FILES
+from trainer.config.record import flatten
 from trainer.distributed.stop import StopRequest
 
 INPUTS_FILE = "inputs.json"
@@ -68,8 +69,8 @@ def check_inputs(folder: Path, inputs: dict[str, Any], remedy: str) -> None:
 
     inputs = json.loads(json.dumps(inputs))  # as they are read back
     shared = [name for name in inputs if name in recorded]
-    there = flattened({name: recorded[name] for name in shared})
-    here = flattened({name: inputs[name] for name in shared})
+    there = flatten({name: recorded[name] for name in shared})
+    here = flatten({name: inputs[name] for name in shared})
     changes = [
         f"{key} = {_shown(there, key)} instead of {_shown(here, key)}"
         for key in (*here, *(key for key in there if key not in here))
@@ -97,17 +98,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror}. The same command tries again.") from error
     return content if isinstance(content, dict) else None
-
-
-def flattened(tables: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by their dotted keys."""
-    values: dict[str, Any] = {}
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            values |= flattened(value, f"{prefix}{key}.")
-        else:
-            values[prefix + key] = value
-    return values
 
 
 def _shown(values: dict[str, Any], key: str) -> str:
@@ -173,7 +163,7 @@ def agreed(inputs: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
     found = run_on_all_ranks(inputs)
     code = run_on_all_ranks(facts_of_code)
-    values = [{key: repr(value) for key, value in flattened(of_rank).items()} for of_rank in found]
+    values = [{key: repr(value) for key, value in flatten(of_rank).items()} for of_rank in found]
     facts = [of_rank | of_code for of_rank, of_code in zip(values, code, strict=True)]
     for key, ranks in differences_of(facts).items():
         groups = "; ".join(listed(of_value) for of_value in ranks.values())

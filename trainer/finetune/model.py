@@ -5,6 +5,7 @@ A head that the folder does not have gets random weights, which depend on the se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,7 +37,9 @@ def build_model(job: Job, seed: int) -> Any:
     # A head with a different number of labels gets random weights. check_weights rejects other mismatches.
     model, loading_info = open_weights(auto_class, folder, config=config, ignore_mismatched_sizes=True)
     mismatched = [name for name, *_ in loading_info["mismatched_keys"]]
-    check_weights(folder, model, [*loading_info["missing_keys"], *mismatched])
+    encoder = f"{model.base_model_prefix}."
+    missing = [name for name in [*loading_info["missing_keys"], *mismatched] if name.startswith(encoder)]
+    check_weights(folder, missing)
     return model if is_kept else with_new_head(model)
 
 
@@ -91,13 +94,13 @@ def with_new_head(model: Any) -> Any:
     return fresh
 
 
-def check_weights(folder: str, model: Any, missing: Any) -> None:
-    """Raise DataError if weights of the encoder itself are among `missing`.
+def check_weights(folder: str, missing: Sequence[str]) -> None:
+    """Raise DataError if weights of an encoder are missing.
 
-    transformers would silently use random weights for them. A missing pooler is allowed: it is trained with the head.
+    transformers would silently use random weights for them. A missing pooler is allowed: it is trained with the head,
+    and the vectors of layers do not depend on it.
     """
-    encoder = f"{model.base_model_prefix}."
-    of_encoder = sorted(name for name in missing if name.startswith(encoder) and "pooler" not in name)
+    of_encoder = sorted(name for name in missing if "pooler" not in name)
     if of_encoder:
         raise DataError(
             f"{folder} lacks {len(of_encoder)} weights of its encoder, such as {of_encoder[0]}. Export or download it "

@@ -19,26 +19,27 @@ from huggingface_hub import metadata_load
 from schemas import storage
 from schemas.charts import COLORS, Chart, Line, chart, short
 from schemas.pages import render, render_markdown
+from trainer.export.model_card import cell
 from trainer.finetune.data_facts import baseline_scores, data_facts, shared_sentences, shown_labels, warn_of_guessing
 from trainer.finetune.job import Job
 from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
-from trainer.finetune.results import RESULTS_FILE, SeedResult, Spread, best_of, results_in, summary_of, with_interval
+from trainer.finetune.results import (
+    RESULTS_FILE,
+    STATISTICS,
+    SeedResult,
+    Spread,
+    best_of,
+    results_in,
+    summary_of,
+    with_interval,
+)
 from trainer.finetune.task import DEV, TEST
 from trainer.finetune.task_file import dump_task
 from trainer.logs import logger
 from trainer.metrics.presentation import duration, keep_running, shown_path
 
 REPORT_FILE = "report.html"
-
-STATISTICS = {
-    "mean": "mean",
-    "95% ±": "interval",
-    "lower quartile": "lower_quartile",
-    "median": "median",
-    "upper quartile": "upper_quartile",
-}
-"""The columns of the table of scores, and their keys in results.json."""
 
 PIPELINES = {
     "sentence": "text-classification",
@@ -216,7 +217,7 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         best=best,
         results=results,
         notes=shared_sentences(results["data"]),
-        labels=[(in_cell(label), count) for label, count in results["data"]["labels"].items()],
+        labels=[(cell(label), count) for label, count in results["data"]["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )
 
@@ -229,8 +230,3 @@ def header_of(folder: str) -> dict[str, Any]:
         return {}
     found = {key: header[key] for key in ("language", "license") if isinstance(header.get(key), str | list)}
     return {key: value if isinstance(value, str) else [str(one) for one in value] for key, value in found.items()}
-
-
-def in_cell(text: str) -> str:
-    """Return a text as a cell of a table shows it: a "|" or a line break would end the cell."""
-    return " ".join(text.replace("|", "\\|").split())

@@ -23,6 +23,15 @@ CONFIDENCE = 0.95
 FEWEST_OF_AN_INTERVAL = 3
 """With two values the half-width is 13 standard errors, which are themselves hardly known."""
 
+STATISTICS = {
+    "mean": "mean",
+    "95% ±": "interval",
+    "lower quartile": "lower_quartile",
+    "median": "median",
+    "upper quartile": "upper_quartile",
+}
+"""The columns of tables of scores, and their keys in a `Spread`."""
+
 Spread = dict[str, float | None]
 """What a table shows of the values of several seeds, by name. The interval may be None."""
 

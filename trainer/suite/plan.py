@@ -21,7 +21,8 @@ from statistics import fmean
 from typing import Any
 
 from schemas import storage
-from trainer.finetune.inputs import fingerprint_of, flattened, read_inputs_of, read_json
+from trainer.config.record import flatten
+from trainer.finetune.inputs import fingerprint_of, read_inputs_of, read_json
 from trainer.finetune.results import RESULT_FILE, RESULTS_FILE
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import dump_task
@@ -217,7 +218,7 @@ def remove_if_of_another(output: Path, folder: str | None, task: Task) -> None:
         logger.info("%s: the encoder that this task starts from has changed, so it starts over.", output)
         shutil.rmtree(output)
     elif not any(output.glob(f"seed-*/{RESULT_FILE}")) and not (output / RESULTS_FILE).exists():
-        before, now = flattened(recorded.get("task", {})), flattened(tomllib.loads(dump_task(task)))
+        before, now = flatten(recorded.get("task", {})), flatten(tomllib.loads(dump_task(task)))
         if any(before.get(key, value) != value for key, value in now.items()):
             logger.info("%s: the task has changed since this job failed, so it starts over.", output)
             shutil.rmtree(output)

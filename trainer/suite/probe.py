@@ -31,7 +31,7 @@ from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel
 
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import UsageError
 from schemas.randomness import key
 from trainer.command_line import exit_code_of
 from trainer.finetune.examples import TagExample
@@ -40,6 +40,7 @@ from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
+from trainer.finetune.model import check_weights
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, name_of_label, score, scores_of_label
@@ -99,13 +100,7 @@ def probe(options: argparse.Namespace) -> None:
 def open_encoder(folder: str, random_weights: bool) -> Any:
     """Return the encoder without a head, in evaluation mode. Raises DataError for damaged or missing weights."""
     model, missing = open_model(AutoModel, folder, random_weights)
-
-    # The pooler comes after the last layer, so the vectors do not depend on it.
-    needed = [name for name in missing if "pooler" not in name]
-    if needed:
-        raise DataError(
-            f"{folder} lacks {len(needed)} weights of its encoder, such as {needed[0]}. Export or download it again."
-        )
+    check_weights(folder, missing)
     return model
 
 

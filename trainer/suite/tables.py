@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from schemas.pages import render
-from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, spread, with_interval
+from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, STATISTICS, spread, with_interval
 from trainer.metrics.presentation import duration, shown_path
 from trainer.suite.suite_results import Cell
 
@@ -24,15 +24,6 @@ GUESSING = "†"
 
 CERTAIN = "*"
 """Marks a difference whose interval leaves out 0."""
-
-STATISTICS = {
-    "median": "median",
-    "lower quartile": "lower_quartile",
-    "upper quartile": "upper_quartile",
-    "mean": "mean",
-    "95% ±": "interval",
-}
-"""The columns of the table of all statistics, and their keys in results.json."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +256,7 @@ def difference(cell: Cell | None, first: Cell | None) -> str:
 
 
 def detail_table(content: dict[str, Any]) -> Table:
-    """Return the table of all statistics: median, quartiles, mean, interval and time of each task and encoder."""
+    """Return the table of all statistics, and the time, of each task and encoder."""
     labels = labels_of(content)
     cells = [(row["name"], label, content["scores"][label][row["name"]]) for row in content["rows"] for label in labels]
     if averaged(content):

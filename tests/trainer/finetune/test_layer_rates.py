@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from transformers import AutoModelForSequenceClassification, FunnelConfig, FunnelForSequenceClassification, Trainer
 
-from trainer.finetune.layer_rates import depths_of, layer_groups
+from trainer.finetune.fit import depths_of, layer_groups
 
 
 def model_of(encoder, family: str) -> Any:

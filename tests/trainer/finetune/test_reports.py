@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
-from trainer.finetune.outcome import PIPELINES, header_of, in_cell
+from trainer.export.model_card import cell
+from trainer.finetune.outcome import PIPELINES, header_of
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
@@ -112,7 +113,7 @@ def test_the_baseline_is_the_most_frequent_training_label(told: Path, kind: str)
 def test_a_label_stays_in_its_cell_and_a_damaged_header_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
     assert header_of(str(tmp_path)) == {}
-    assert in_cell("a|b\nc") == "a\\|b c"
+    assert cell("a|b\nc") == "a\\|b c"
 
 
 def test_random_first_weights_and_arguments_of_trainer_are_told(finetune, described: Path, tmp_path: Path) -> None:
