@@ -190,36 +190,26 @@ def compare(what: str, loop: Loop, batches: list[list[PackedBatch]], steps: int)
         times = [in_turns(loop, batches, steps, i) for i in range(rounds)]
     times = times[1:]  # the first round warms up
 
-    our_step = statistics.median(pair.ours for pair in times) / steps
-    bare_step = statistics.median(pair.bare for pair in times) / steps
+    our_step, bare_step = (statistics.median(of_loop) / steps for of_loop in zip(*times, strict=True))
 
     # Use the ratio of each round, because a temporary slowdown of the machine affects both loops of a round.
-    ratios = [pair.ours / pair.bare for pair in times]
+    ratios = [ours / bare for ours, bare in times]
     low, middle, high = (f"{ratio - 1:+.1%}" for ratio in statistics.quantiles(ratios, n=4))
     figures = f"{1000 * our_step:.1f} ms | {1000 * bare_step:.1f} ms | {middle} ({low} to {high})"
     print(f"| {what} | {figures} |", flush=True)
 
 
-@dataclass(frozen=True)
-class Times:
-    """The seconds of one round of steps with each loop."""
-
-    ours: float
-    bare: float
-
-
-def in_turns(loop: Loop, batches: list[list[PackedBatch]], steps: int, i: int) -> Times:
-    """Time the i-th round of steps with both loops. They alternate in going first."""
+def in_turns(loop: Loop, batches: list[list[PackedBatch]], steps: int, i: int) -> tuple[float, float]:
+    """Return the seconds of the i-th round of steps with our loop and the bare one. They alternate in going first."""
     first = i * steps
     our_steps = partial(ours, loop, first + 1, first + steps)
     bare_steps = partial(bare, loop.engine, batches[first : first + steps])
 
     if i % 2 == 0:
-        our_seconds = seconds(our_steps)
-        return Times(our_seconds, seconds(bare_steps))
+        return seconds(our_steps), seconds(bare_steps)
 
     bare_seconds = seconds(bare_steps)
-    return Times(seconds(our_steps), bare_seconds)
+    return seconds(our_steps), bare_seconds
 
 
 def main() -> None:
