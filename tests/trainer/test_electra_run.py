@@ -134,7 +134,8 @@ def test_an_export_has_two_models(unbroken: Path, tmp_path: Path) -> None:
     assert "(checked, to " in export(str(unbroken), str(hf), None)
     recipe = load_recipe(str(unbroken / "recipe.toml"), [])
     vocabulary = read_vocabulary(str(unbroken / "vocabulary"))
-    discriminator, generator = parts_of(read_model(checkpoint_path(str(unbroken), STEPS), recipe, vocabulary))
+    parts = parts_of(read_model(checkpoint_path(str(unbroken), STEPS), recipe, vocabulary))
+    discriminator, generator = parts.values()
 
     theirs = loaded(AutoModelForPreTraining, hf)
     filler = loaded(AutoModelForMaskedLM, hf / "generator")
@@ -147,9 +148,9 @@ def test_an_export_has_two_models(unbroken: Path, tmp_path: Path) -> None:
     inputs = tokenizer(text, return_tensors="pt")
     batch = one_row_batch(inputs["input_ids"][0], 1)
     with torch.inference_mode():
-        torch.testing.assert_close(discriminator.model.logits(batch)[0], theirs(**inputs).logits[0])
+        torch.testing.assert_close(discriminator.logits(batch)[0], theirs(**inputs).logits[0])
         logits_TV = filler(**inputs).logits[0]
-        torch.testing.assert_close(generator.model.logits(batch)[0], logits_TV)
+        torch.testing.assert_close(generator.logits(batch)[0], logits_TV)
 
     best = pipeline("fill-mask", model=filler, tokenizer=tokenizer, top_k=1)(text)[0]
     place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)

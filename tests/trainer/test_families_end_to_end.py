@@ -19,7 +19,7 @@ from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.export.convert import export, read_model
 from trainer.export.verify import logit_pairs, one_row_batch
-from trainer.models.electra import ModelPart, parts_of
+from trainer.models.electra import PartModel, parts_of
 from trainer.models.hf_config import AUTO_CLASSES
 
 STEPS = 50
@@ -118,15 +118,15 @@ def check_export(run: Path, hf: Path) -> float:
     vocabulary = read_vocabulary(str(run / "vocabulary"))
     model = read_model(checkpoint_path(str(run), recipe.run.max_steps), recipe, vocabulary)
 
-    differences = [difference_of_part(part, hf / part.subfolder) for part in parts_of(model)]
+    differences = [difference_of_part(part, hf / subfolder) for subfolder, part in parts_of(model).items()]
     assert max(differences) < 1e-5, differences
     return max(differences)
 
 
 @torch.inference_mode()
-def difference_of_part(part: ModelPart, folder: Path) -> float:
+def difference_of_part(part: PartModel, folder: Path) -> float:
     """Return the largest absolute difference of transformers' scores from ours."""
-    shape = part.model.shape
+    shape = part.shape
     auto_class = getattr(transformers, AUTO_CLASSES[shape.family])
     theirs, told = auto_class.from_pretrained(folder, output_loading_info=True)
     assert not any(told.values()), told
@@ -138,12 +138,12 @@ def difference_of_part(part: ModelPart, folder: Path) -> float:
     ids_T = inputs["input_ids"][0]
     batch = one_row_batch(ids_T, 1)
     if shape.two_streams:
-        both = logit_pairs(theirs, part.model, batch)  # type: ignore[arg-type]
+        both = logit_pairs(theirs, part, batch)  # type: ignore[arg-type]
         assert len(both) == 2, "the content stream and the query stream"
         return max(float((found - ours).abs().max()) for found, ours in both)
 
     scores = theirs(**inputs).to_tuple()[0][0]
-    ours, _ = part.model.logits(batch)
+    ours, _ = part.logits(batch)
     if AUTO_CLASSES[shape.family] == "AutoModelForMaskedLM" or shape.family == "albert":
         filler = transformers.AutoModelForMaskedLM.from_pretrained(folder)
         best = pipeline("fill-mask", model=filler, tokenizer=tokenizer, top_k=1)(text)[0]

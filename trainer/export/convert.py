@@ -60,7 +60,7 @@ from trainer.export.onnx_file import check_onnx, write_onnx
 from trainer.export.request import VERSION_KEY, Writing, check_request
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
-from trainer.models.electra import ModelPart, PartModel, parts_of
+from trainer.models.electra import PartModel, parts_of
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel
@@ -126,19 +126,21 @@ def _fill(unfinished: Path, output: str, folder: str, steps: Sequence[int], writ
     tokenizer = tokenizer_files(vocabulary_folder, model.shape)
     card = model_card(folder, recipe, steps, output, writing)
     with write_errors(output, unfinished, model):
-        for part in parts:
-            files = tokenizer | {"config.json": _config_json(part.model, vocabulary)}
-            _write_part(part, unfinished / part.subfolder, files, writing.max_shard_bytes)
+        for subfolder, part in parts.items():
+            files = tokenizer | {"config.json": _config_json(part, vocabulary)}
+            _write_part(part, unfinished / subfolder, files, writing.max_shard_bytes)
         extra = pooling_files(model.shape) if writing.pooling else {}
         _write_files(extra | {CARD: card.encode()}, unfinished)
 
-    differences = [check_export(unfinished / one.subfolder, one.model, vocabulary, vocabulary_folder) for one in parts]
+    differences = [
+        check_export(unfinished / subfolder, part, vocabulary, vocabulary_folder) for subfolder, part in parts.items()
+    ]
     checks = "not checked, because transformers is not installed"
     if None not in differences:
         checks = f"checked, to {max(filter(None, differences), default=0.0):.0e}"
     if writing.onnx:
         with write_errors(output, unfinished, model):
-            checks += f"; {ONNX_FILE} to {write_onnx(unfinished, parts[0].model, vocabulary):.0e}"
+            checks += f"; {ONNX_FILE} to {write_onnx(unfinished, parts[''], vocabulary):.0e}"
     return model.shape.family, checks
 
 
@@ -235,11 +237,11 @@ def _mean(tensors: list[Tensor]) -> Tensor:
 # The files
 
 
-def _write_part(part: ModelPart, folder: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
+def _write_part(part: PartModel, folder: Path, files: dict[str, bytes], max_shard_bytes: int) -> None:
     """Write a part of the model into its folder: its weights, and `files` by name."""
     folder.mkdir(exist_ok=True)
-    weights = {name: parameter.detach() for name, parameter in part.model.named_parameters()}
-    write_weights(to_hf(weights, part.model.shape) | constant_tensors(part.model.shape), folder, max_shard_bytes)
+    weights = {name: parameter.detach() for name, parameter in part.named_parameters()}
+    write_weights(to_hf(weights, part.shape) | constant_tensors(part.shape), folder, max_shard_bytes)
     _write_files(files, folder)
 
 

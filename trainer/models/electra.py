@@ -18,7 +18,7 @@ blocks of the vocabulary, W tokens of a block, N places to choose from.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -190,19 +190,8 @@ def replace_tokens(batch: PackedBatch, sampled_K: Tensor) -> tuple[PackedBatch, 
 PartModel = PretrainingModel | Discriminator
 
 
-@dataclass(frozen=True)
-class ModelPart:
-    """A part of a model, which shares its weights.
-
-    subfolder: where it lies in the Hugging Face folder; empty for the folder itself.
-    """
-
-    subfolder: str
-    model: PartModel
-
-
-def parts_of(model: PretrainingModel) -> list[ModelPart]:
-    """Return a model's parts. The first one's folder contains the folders of the others."""
+def parts_of(model: PretrainingModel) -> dict[str, PartModel]:
+    """Return a model's parts, which share its weights, by their subfolders in the Hugging Face folder, "" first."""
     if not isinstance(model, ReplacedTokenModel):
-        return [ModelPart("", model)]
-    return [ModelPart("", model.discriminator), ModelPart(GENERATOR_FOLDER, generator_of(model))]
+        return {"": model}
+    return {"": model.discriminator, GENERATOR_FOLDER: generator_of(model)}

@@ -78,20 +78,20 @@ def warm_start_model(model: PretrainingModel, folder: str, vocabulary: Vocabular
     Returns the heads that the folders lack, and the parts without a subfolder; both keep their initial weights. Raises
     what `warm_start` raises, and DataError if the embeddings of a subfolder differ from those of the folder.
     """
-    first, *others = parts_of(model)
-    absent = warm_start(first.model, folder, vocabulary)
-    for part in others:
-        subfolder = Path(folder) / part.subfolder
-        if not subfolder.exists():
-            absent.append(part.subfolder)
+    parts = parts_of(model)
+    first = parts.pop("")
+    absent = warm_start(first, folder, vocabulary)
+    for subfolder, part in parts.items():
+        if not Path(folder, subfolder).exists():
+            absent.append(subfolder)
             continue
 
-        shared = {name: values.clone() for name, values in first.model.encoder.embeddings.named_parameters()}
-        absent += [f"{part.subfolder}'s {head}" for head in warm_start(part.model, str(subfolder), vocabulary)]
-        for name, values in part.model.encoder.embeddings.named_parameters():
+        shared = {name: values.clone() for name, values in first.encoder.embeddings.named_parameters()}
+        absent += [f"{subfolder}'s {head}" for head in warm_start(part, str(Path(folder, subfolder)), vocabulary)]
+        for name, values in part.encoder.embeddings.named_parameters():
             if not torch.equal(values, shared[name]):
                 raise DataError(
-                    f"{folder} has other {name} embeddings than its subfolder {part.subfolder}; here "
+                    f"{folder} has other {name} embeddings than its subfolder {subfolder}; here "
                     "the two are shared. Give a pair that was trained together, or remove the subfolder."
                 )
     return absent

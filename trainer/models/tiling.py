@@ -47,11 +47,7 @@ def tile_model(model: PretrainingModel, section: ModelSection, folder: str, voca
     small_section = section.model_copy(update=sizes)
     check_model(small_section, f"model.tile_from {folder}")
     small = model_of(encoder_shape(small_section, vocabulary.size, vocabulary.special_id("mask")))
-    parts = [
-        (part.model, small_part.model)
-        for part, small_part in zip(parts_of(model), parts_of(small), strict=True)
-        if Path(folder, part.subfolder).exists()
-    ]
+    parts = [(part, parts_of(small)[name]) for name, part in parts_of(model).items() if Path(folder, name).exists()]
     for part, small_part in parts:
         check_sizes(part.shape, small_part.shape, folder)
 
@@ -107,14 +103,13 @@ def tile(name: str, source: Tensor, like: Tensor, small: EncoderShape) -> Tensor
         tiled = tiled.index_select(axis, places_P)
 
     # The last axis has the columns of a matrix; a norm's weight or bias has only this axis.
-    places_P = places[-1]
-    shares_P = shares(places_P)
+    shares_P = shares(places[-1])
     last_norm = "mlm_head.norm" if small.head_transform else "encoder.norm"
     if source.dim() == 2 and ".embeddings." not in name:
         # Every other row has the shares in reverse. With equal ones, a duplicate's gradient would be a multiple of the
         # other's, and Adam, whose steps do not depend on the scale, would keep them together.
         tiled[0::2] *= shares_P
-        tiled[1::2] *= shares(places_P.flip(0)).flip(0)
+        tiled[1::2] *= shares(places[-1].flip(0)).flip(0)
     elif small.tied and name.rpartition(".")[0] == last_norm:
         tiled *= shares_P  # a tied decoder sums over the columns of the embeddings, which are not divided
     return tiled

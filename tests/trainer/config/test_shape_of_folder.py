@@ -33,8 +33,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
 def test_any_family_is_continued(family: str, tmp_path: Path) -> None:
     published = section(family, *(["generator_size=0.333333"] if family == "electra" else []))
-    for part in parts_of(random_model(published, SMALL_VOCABULARY)):
-        write_hf(part.model, SMALL_VOCABULARY, tmp_path / "hf" / part.subfolder)  # type: ignore[arg-type]
+    for subfolder, part in parts_of(random_model(published, SMALL_VOCABULARY)).items():
+        write_hf(part, SMALL_VOCABULARY, tmp_path / "hf" / subfolder)  # type: ignore[arg-type]
     folder = tmp_path / "hf"
     model = load_recipe("adapt_task", [f"model.init_from={folder}"]).model
 

@@ -25,7 +25,7 @@ from trainer.data.share import RankShare
 from trainer.data.stream import BatchFormat, MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
 from trainer.models.electra import (
-    ModelPart,
+    PartModel,
     ReplacedTokenModel,
     parts_of,
     replace_tokens,
@@ -60,8 +60,8 @@ def electra_case(pairs: Path, folder: Path) -> SimpleNamespace:
     vocabulary = PairFolder(str(pairs)).vocabulary
     model: Any = random_model(electra(), vocabulary)
     batch = drawn(pairs, RankShare(0, 1, 1, 12))[0]
-    parts = dict(zip(PARTS, parts_of(model), strict=True))
-    theirs = {name: as_theirs(part.model, vocabulary, folder / name) for name, part in parts.items()}  # type: ignore[arg-type]
+    parts = dict(zip(PARTS, parts_of(model).values(), strict=True))
+    theirs = {name: as_theirs(part, vocabulary, folder / name) for name, part in parts.items()}  # type: ignore[arg-type]
     pad = vocabulary.special_id("pad")
     return SimpleNamespace(model=model, batch=batch, parts=parts, theirs=theirs, vocabulary=vocabulary, pad=pad)
 
@@ -138,10 +138,10 @@ def test_the_discriminator_equals_transformers(case) -> None:
     compare_gradients(case, "discriminator", loss, output.loss)
 
 
-def names_in_whole(model: ReplacedTokenModel, part: ModelPart) -> dict[str, str]:
+def names_in_whole(model: ReplacedTokenModel, part: PartModel) -> dict[str, str]:
     """Return the names of a part's parameters, which it shares with the model, and those that they have there."""
     name_of = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {name: name_of[id(parameter)] for name, parameter in part.model.named_parameters()}
+    return {name: name_of[id(parameter)] for name, parameter in part.named_parameters()}
 
 
 def compare_gradients(case: SimpleNamespace, name: str, loss: torch.Tensor, expected: torch.Tensor) -> None:
@@ -151,7 +151,7 @@ def compare_gradients(case: SimpleNamespace, name: str, loss: torch.Tensor, expe
     names = names_in_whole(case.model, part)
     assert all(not gradients[other].any() for other in gradients.keys() - set(names.values()))
 
-    ours = to_hf({mine: gradients[whole] for mine, whole in names.items()}, part.model.shape)
+    ours = to_hf({mine: gradients[whole] for mine, whole in names.items()}, part.shape)
     theirs = gradients_of(case.theirs[name], expected)
     assert ours.keys() == theirs.keys()
     print(f"electra, {name}, gradient: {max(float((ours[n] - theirs[n]).abs().max()) for n in ours):.1e}")
@@ -198,8 +198,8 @@ def test_compiled_parts_compute_the_same(case) -> None:
 
 @pytest.fixture
 def published(case, tmp_path: Path) -> Path:
-    for part in case.parts.values():
-        write_hf(part.model, case.vocabulary, tmp_path / part.subfolder)
+    for subfolder, part in parts_of(case.model).items():
+        write_hf(part, case.vocabulary, tmp_path / subfolder)
     return tmp_path
 
 
@@ -212,7 +212,7 @@ def test_a_pair_of_folders_is_where_a_run_begins(case, published: Path) -> None:
 
 def test_without_a_generator_that_part_begins_anew(case, tmp_path: Path) -> None:
     """As from google/electra-small-discriminator alone."""
-    write_hf(case.parts["discriminator"].model, case.vocabulary, tmp_path)
+    write_hf(case.parts["discriminator"], case.vocabulary, tmp_path)
     fresh = build_model(electra(), case.vocabulary.size, 5)
     assert warm_start_model(fresh, str(tmp_path), case.vocabulary) == [GENERATOR_FOLDER]
     ours = dict(case.model.named_parameters())
@@ -224,7 +224,7 @@ def test_a_generator_of_another_pair_is_refused(case, published: Path) -> None:
     other = random_model(electra(), case.vocabulary)
     with torch.no_grad():
         shared_table(other).mul_(1.5)
-    write_hf(parts_of(other)[1].model, case.vocabulary, published / GENERATOR_FOLDER)  # type: ignore[arg-type]
+    write_hf(parts_of(other)[GENERATOR_FOLDER], case.vocabulary, published / GENERATOR_FOLDER)  # type: ignore[arg-type]
     fresh = build_model(electra(), case.vocabulary.size, 5)
     with pytest.raises(DataError, match=r"other token.weight embeddings than its subfolder generator"):
         warm_start_model(fresh, str(published), case.vocabulary)
@@ -363,8 +363,8 @@ def test_published_parameter_counts(name: str) -> None:
     recipe = load_recipe(name, [])
     with torch.device("meta"):
         model = ReplacedTokenModel(encoder_shape(recipe.model, recipe.model.vocab_size or 0))
-    discriminator, generator = parts_of(model)
-    modules = (discriminator.model.encoder, discriminator.model, generator.model)
+    discriminator, generator = parts_of(model).values()
+    modules = (discriminator.encoder, discriminator, generator)
     assert tuple(sum(p.numel() for p in module.parameters()) for module in modules) == PUBLISHED[name]
 
     shared = model.encoder.embeddings

@@ -225,12 +225,12 @@ def test_what_cannot_be_begun_with(case, fault: str) -> None:
 def test_dropout_is_the_recipe_s(vocab: Path, byte_vocab: Path, tmp_path: Path, family: str) -> None:
     """It does not change what weights mean: a published model can be trained on with another one."""
     vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
-    published = parts_of(random_model(section(family), vocabulary))[0].model
+    published = parts_of(random_model(section(family), vocabulary))[""]
     rates = {key: 0.3 for key in hf_config(published.shape, vocabulary) if "dropout" in key}
     rates.pop("token_dropout", None)  # ESM's, which says how embeddings are scaled
     folder = write_hf(published, vocabulary, tmp_path, **rates)
 
-    fresh = parts_of(build_model(section(family), vocabulary.size, 5))[0].model
+    fresh = parts_of(build_model(section(family), vocabulary.size, 5))[""]
     assert rates and warm_start(fresh, str(folder), vocabulary) == []
 
 

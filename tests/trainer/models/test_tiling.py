@@ -67,8 +67,8 @@ def multiple_section(family: str, factor: int, *changes: str) -> ModelSection:
 
 def write_parts(model: PretrainingModel, folder: Path) -> Path:
     """The folder of a model, with ELECTRA's generator inside."""
-    for part in parts_of(model):
-        write_hf(part.model, SMALL_VOCABULARY, folder / part.subfolder)  # type: ignore[arg-type]
+    for subfolder, part in parts_of(model).items():
+        write_hf(part, SMALL_VOCABULARY, folder / subfolder)  # type: ignore[arg-type]
     return folder
 
 
@@ -199,7 +199,7 @@ def random_batch(seed: int) -> PackedBatch:
 @torch.no_grad()
 def all_logits(model: PretrainingModel, batch: PackedBatch) -> list[Tensor]:
     """Those of the vocabulary, of pairs, and of replaced tokens, as far as the model has them."""
-    logits = [logits for part in parts_of(model.eval()) for logits in part.model.logits(batch)]
+    logits = [logits for part in parts_of(model.eval()).values() for logits in part.logits(batch)]
     return [values for values in logits if values is not None]
 
 
