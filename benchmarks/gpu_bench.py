@@ -31,7 +31,6 @@ from benchmarks.gpu_cases import (
     TESTS,
     Bench,
     Item,
-    StepSize,
     changes,
     longest_of,
     shape_of,
@@ -89,6 +88,11 @@ class Figures:
     host_ms: float | None = None
     attention: str = ""
     note: str = ""
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Return what the figures are of: an item, on one device, with one torch and one code."""
+        return self.recipe, self.rows, self.side, self.gpus, self.device, self.torch, self.label
 
 
 def measure(bench: Bench, item: Item, limit: float) -> Figures:
@@ -257,7 +261,9 @@ def run_rival(bench: Bench, item: Item, pairs: Path) -> Figures:
     most_rows = 8 if bench.dry else STEP_TOKENS // longest
     found = bench.scratch / "rival.json"
     words = [sys.executable, "benchmarks/gpu_rivals.py", item.side, "--pairs", str(pairs), "--config", str(config)]
-    words += [*size_flags(step_size(bench, item)), "--seed", str(SEED), "--masked", str(masked_share(bench, item))]
+    size = step_size(bench, item)
+    words += ["--step_tokens" if size.by_tokens else "--step_rows", str(size.size)]
+    words += ["--seed", str(SEED), "--masked", str(masked_share(bench, item))]
     words += ["--device", bench.device, "--output", str(found)]
     words += ["--warmup", str(bench.warmup_steps), "--steps", str(bench.timed_steps)]
     while True:
@@ -274,10 +280,6 @@ def run_rival(bench: Bench, item: Item, pairs: Path) -> Figures:
     figures.gigabytes = result["gigabytes"]
     add_speed(figures, bench, pairs, result["tokens_per_second"])
     return figures
-
-
-def size_flags(step: StepSize) -> list[str]:
-    return ["--step_tokens" if step.by_tokens else "--step_rows", str(step.size)]
 
 
 def masked_share(bench: Bench, item: Item) -> float:

@@ -13,9 +13,6 @@ from benchmarks.gpu_bench import DONE, Figures
 from benchmarks.gpu_cases import Bench, Item
 from schemas import storage
 
-Key = tuple[str, str, str, int, str, str, str]
-"""What a figure is one of: an item, on one device, with one torch and one code."""
-
 COLUMNS: dict[str, tuple[str, str]] = {
     "recipe": ("recipe", ""),
     "rows": ("rows", ""),
@@ -57,20 +54,18 @@ class Results:
         """earlier: a gpu.json to continue, which need not exist. Raises ValueError if it is none."""
         self._bench = bench
         self._machine = device_facts()
-        self._figures: dict[Key, Figures] = {}
-        if earlier is not None and earlier.exists():
-            for figures in read_figures(earlier):
-                self._figures[key_of(figures)] = figures
+        there = read_figures(earlier) if earlier is not None and earlier.exists() else []
+        self._figures = {figures.key: figures for figures in there}
 
     def holds(self, item: Item) -> bool:
         """Return whether an item is done on this device, with this torch and code."""
-        figures = self._figures.get(key_of(self._placed(Figures(item.recipe, item.rows, item.side, item.gpus))))
+        figures = self._figures.get(self._placed(Figures(item.recipe, item.rows, item.side, item.gpus)).key)
         return figures is not None and figures.outcome == DONE
 
     def add(self, figures: Figures) -> None:
         """Take the figures of an item, in place of earlier ones, and write all files."""
         self._placed(figures)
-        self._figures[key_of(figures)] = figures
+        self._figures[figures.key] = figures
         self.write()
 
     def write(self) -> None:
@@ -110,11 +105,6 @@ def read_figures(path: Path) -> list[Figures]:
         return [Figures(**figures) for figures in json.loads(path.read_text())["figures"]]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is no gpu.json of this version ({error!r}). Move it away.") from error
-
-
-def key_of(figures: Figures) -> Key:
-    item = (figures.recipe, figures.rows, figures.side, figures.gpus)
-    return (*item, figures.device, figures.torch, figures.label)
 
 
 def table_line(figures: Figures) -> str:

@@ -49,7 +49,7 @@ def main() -> None:
             storage.publish(str(corpus), chosen_documents(options.text, megabytes * 1_000_000))
         for hours in options.hours:
             output = options.output / f"{megabytes}_{hours:g}"
-            start(corpus, output, hours)
+            run("start", corpus, "--output", output, "--hours", hours, "--yes")  # or continue it
             print(f"| {megabytes} MB | {hours:g} | {figures_of(output, options.held_out)} |", flush=True)
 
 
@@ -67,11 +67,6 @@ def chosen_documents(text: Path, size: int) -> bytes:
         lines.append(json.dumps({"text": document}, ensure_ascii=False).encode() + b"\n")
         size -= len(document.encode())
     return b"".join(lines)
-
-
-def start(corpus: Path, output: Path, hours: float) -> None:
-    """Run `start`, or continue it."""
-    run("start", corpus, "--output", output, "--hours", hours, "--yes")
 
 
 def run(*words: Any) -> None:
