@@ -27,7 +27,7 @@ _BLOCK_BYTES = 1 << 20
 _BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
 _MARK = re.compile(rb'["\[\]{},]')
 _BRACKET = re.compile(rb'["\[\]{}]')
-_IN_STRING = re.compile(rb'(?:[^"\\]|\\.)*+', re.DOTALL)
+_IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
 def begins_json(head: bytes) -> bool:
