@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
+from typing import Literal
 
 from pipeline.commit.reports import Report
 from pipeline.readers.inputs import FileRange
@@ -65,15 +66,20 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
     return "file" if is_divided and documents > len(texts) else "blank_line"
 
 
-def _layout_seen(text: FileRange) -> TextLayout | None:
-    """Return "line" for lines without a blank one that are long or very many, "blank_line" for blocks of lines that are
-    sentences or paragraphs, and None for other text, as of one paragraph, or of lines that are wrapped at some width.
+def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
+    """Return "line" for lines without a blank one that are long or very many, "sentences" for others that are, and
+    "blank_line" for blocks of lines that are sentences or paragraphs.
+
+    None for other text, as of one paragraph, or of lines that are wrapped at some width.
     """
     with suppress(DataError, *DECOMPRESSION_ERRORS):
         lines = [line.strip() for line in head_lines(text)]
         if all(lines):
-            are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines) or text.weight > MAX_BOOK_BYTES
-            return "line" if len(lines) > 1 and are_long else None
+            if len(lines) > 1 and (
+                len("".join(lines).encode()) > LINE_BYTES * len(lines) or text.weight > MAX_BOOK_BYTES
+            ):
+                return "line"
+            return "sentences" if 2 * sum(map(ends_sentence, lines)) > len(lines) > MANY_PIECES else None
         followed = [line for line, after in pairwise(lines) if line and after]
         blocks = sum(map(bool, lines)) - len(followed)
         ended = sum(map(ends_sentence, followed))
@@ -103,13 +109,15 @@ def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple
             "text_layout = blank_line."
         )
     large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
-    whole = [one for one in large if _layout_seen(one) == "line"]
+    whole = [one for one in large if _layout_seen(one) in ("line", "sentences")]
     if not whole:
         return ""
+    advice = "make JSON lines of it: jq -cR '{text: .}' FILE > FILE.jsonl"
+    if len(whole) == len(texts):
+        advice = "text_layout = line makes it one."
     return (
-        f"{whole[0].display_path}{f' and {len(whole) - 1:,} others' if len(whole) > 1 else ''}: long lines and none "
-        f"blank, so all of it is one document with text_layout = {layout}. If each line is one, make JSON lines of it: "
-        "jq -cR '{text: .}' FILE > FILE.jsonl"
+        f"{whole[0].display_path}{f' and {len(whole) - 1:,} others' if len(whole) > 1 else ''}: many or long lines and "
+        f"none blank, so all of it is one document with text_layout = {layout}. If each line is one, {advice}"
     )
 
 

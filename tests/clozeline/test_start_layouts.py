@@ -125,7 +125,7 @@ def test_a_file_of_another_layout_is_named(capsys: pytest.CaptureFixture[str]) -
     Path("mixed/lines.txt").write_text(f"{PARAGRAPH}\n" * 200)
     assert planned("mixed")["text_layout"] == "blank_line"
     shown = capsys.readouterr().out
-    assert "mixed/lines.txt: long lines and none blank" in shown and MAY_BE_PARAGRAPHS not in shown
+    assert "mixed/lines.txt: many or long lines and none blank" in shown and MAY_BE_PARAGRAPHS not in shown
 
 
 @pytest.mark.parametrize(("documents_there", "share"), [(20, False), (40, 0.15), (120, 0.05)])
@@ -194,3 +194,9 @@ def test_a_list_of_one_value_is_the_value() -> None:
     plan = Path("out/a.txt/clozeline.toml")
     plan.write_text(plan.read_text().replace('"full_sentences"', '["full_sentences"]'))
     planned("a.txt")
+
+
+def test_sentences_in_lines_may_be_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sentences.txt").write_text("The river is long and wide.\n" * 9000)
+    assert planned("sentences.txt")["text_layout"] == "blank_line"
+    assert "If each line is one, text_layout = line makes it one." in " ".join(capsys.readouterr().out.split())
