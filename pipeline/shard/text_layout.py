@@ -75,9 +75,8 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
     with suppress(DataError, *DECOMPRESSION_ERRORS):
         lines = [line.strip() for line in head_lines(text)]
         if all(lines):
-            if len(lines) > 1 and (
-                len("".join(lines).encode()) > LINE_BYTES * len(lines) or text.weight > MAX_BOOK_BYTES
-            ):
+            are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines)
+            if len(lines) > 1 and (are_long or text.weight > MAX_BOOK_BYTES):
                 return "line"
             return "sentences" if 2 * sum(map(ends_sentence, lines)) > len(lines) > MANY_PIECES else None
         followed = [line for line, after in pairwise(lines) if line and after]
