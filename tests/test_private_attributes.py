@@ -33,19 +33,15 @@ DEEPSPEED_NAMES = {
     "ds_shape",
     "ds_status",
     "ds_tensor",
-    "fp16_groups",
     "fp16_partitioned_groups_flat",
-    "fp32_groups",
     "fp32_partitioned_groups_flat",
     "get_param_id",
     "grad_position",
     "hp_fragment_address",
-    "loss_scale_config",
     "loss_scaler",
     "lp_fragment_address",
     "param_group_index",
     "persistent_parameters",
-    "unscale_and_clip_grads",
 }
 
 ACCEPTED = {

@@ -258,8 +258,10 @@ def count_parameters(module: nn.Module) -> int:
 def state_bytes(parameters: int, precision: str, stage: int, ranks: int, offloaded: bool = False) -> int:
     """Return the bytes of weights, gradients and optimizer state on each rank.
 
-    Stage 1 shards the optimizer state, 2 also gradients, and 3 also weights. offloaded: the state is on the host.
+    Stage 1 shards the optimizer state, 2 also gradients, and 3 also weights. Stage 0 in 16 bits is 1 (engine.py).
+    offloaded: the state is on the host.
     """
+    stage = stage if precision == "fp32" else max(stage, 1)
     weight, gradient, optimizer = BYTES[precision]
     kept = [(0 if offloaded else optimizer, 1), (gradient, 2), (weight, 3)]
     # Shards are padded to equal sizes, so the division rounds up.

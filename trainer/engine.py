@@ -8,19 +8,18 @@ to hold the whole model; DeepSpeed itself would first move it to every device.
 Gradients are summed in float32, over micro-batches and over ranks, whatever precision the model computes in: a bfloat16
 sum stops growing once an addend is below 1/256 of it, so after 512 micro-batches it is 5 % too small.
 
-    stage 0          there is no setting. A hook adds each gradient to a float32 sum, and before the reduction the sums
-                     take the gradients' place. DeepSpeed then reduces, measures and clips them.
+    stage 0          only in fp32. In 16 bits there is no setting for it, so such a run is one of stage 1.
     stage 1, bf16    data_types.grad_accum_dtype: BF16_Optimizer has float32 gradients of all parameters. A hook adds
                      to them (distributed/bf16_updates.py).
     stage 1, fp16    the same setting: each parameter gets a float32 sum as an extra attribute.
     stage 2          the same setting: each rank keeps the float32 sum of its own part.
     stage 3          the same setting: the buffer for this rank's part of each parameter is float32.
 
-In all stages, communication_data_type is the dtype of the reduction over ranks. At stage 0, and at stage 1 in bf16,
-`grad_dtype` makes autograd add up in float32 what all uses of a parameter contribute in one backward pass. Stage 1
-leaves out the parameters of layers that are not shared: they have one use, and need no copy in float32. The sum over
-micro-batches is not the parameter's `.grad`, which is None while a forward pass runs: torch.compile cannot trace an
-operation on a parameter whose gradient has another dtype.
+In all stages, communication_data_type is the dtype of the reduction over ranks. At stage 1 in bf16, `grad_dtype` makes
+autograd add up in float32 what all uses of a parameter contribute in one backward pass, but for the parameters of
+layers that are not shared: they have one use, and need no copy in float32. The sum over micro-batches is not the
+parameter's `.grad`, which is None while a forward pass runs: torch.compile cannot trace an operation on a parameter
+whose gradient has another dtype.
 """
 
 from __future__ import annotations
@@ -46,11 +45,8 @@ from trainer.config.schema import EngineSection, Recipe
 from trainer.data.share import RankShare
 from trainer.distributed.bf16_updates import BUCKET_ELEMENTS, replace_bf16_updates
 from trainer.distributed.deepspeed_internals import (
-    act_before_reduction,
-    fix_loss_scaler,
     full_shape_of,
     has_flat_gradients,
-    has_float32_copies,
     is_partitioned,
 )
 from trainer.distributed.process_group import device_of_rank
@@ -120,7 +116,8 @@ def zero_settings(section: EngineSection) -> dict[str, Any]:
     accelerator: Any = get_accelerator()
     host = {"device": "cpu", "pin_memory": accelerator.device_name() != "cpu"}
 
-    settings: dict[str, Any] = {"stage": section.zero_stage}
+    stage = section.zero_stage if section.precision == "fp32" else max(section.zero_stage, 1)
+    settings: dict[str, Any] = {"stage": stage}
     for offload_key in offload_keys[section.offload]:
         settings[offload_key] = host
     return settings
@@ -131,10 +128,7 @@ def gradient_settings(section: EngineSection) -> dict[str, Any]:
     if section.precision == "fp32":
         return {}
 
-    settings: dict[str, Any] = {"communication_data_type": "fp32"}
-    if section.zero_stage > 0:
-        settings["data_types"] = {"grad_accum_dtype": "fp32"}
-    return settings
+    return {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
 
 
 # The engine
@@ -218,12 +212,6 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpee
     with _quick_and_quiet():
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
-    if has_float32_copies(engine):
-        # DeepSpeed's wrapper has already made one update, with gradients of 0, to create the state. Discard it.
-        optimizer.state.clear()
-        accumulate_in_float32(engine)
-        if recipe.engine.precision == "fp16":
-            fix_loss_scaler(engine.optimizer)
     replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements(recipe))
 
     # DeepSpeed rounds the model to 16 bits before it copies the optimizer's float32 weights from it.
@@ -326,27 +314,3 @@ def gradient_divisor(engine: DeepSpeedEngine) -> int:
     if has_flat_gradients(engine):
         return micro_batches
     return micro_batches * engine.world_size
-
-
-def accumulate_in_float32(engine: DeepSpeedEngine) -> None:
-    """Sum gradients of 16-bit parameters in float32. Only for stage 0, which has no setting for it."""
-    parameters: list[nn.Parameter] = list(engine.module.parameters())  # type: ignore[operator]
-    sums: dict[nn.Parameter, Tensor] = {}
-
-    def add(parameter: nn.Parameter) -> None:
-        assert parameter.grad is not None
-        if parameter in sums:
-            sums[parameter].add_(parameter.grad)
-        else:
-            sums[parameter] = parameter.grad
-        parameter.grad = None
-
-    def put_in_place() -> None:
-        for parameter in parameters:
-            parameter.grad = sums.pop(parameter, None)
-
-    for parameter in parameters:
-        parameter.grad = None
-        parameter.grad_dtype = torch.float32
-        parameter.register_post_accumulate_grad_hook(add)
-    act_before_reduction(engine, put_in_place)

@@ -47,7 +47,7 @@ from deepspeed.accelerator import get_accelerator
 from torch import Tensor
 
 from trainer.anomaly import AnomalyGuard
-from trainer.distributed.deepspeed_internals import loss_scale, norms_stay_on_device
+from trainer.distributed.deepspeed_internals import norms_stay_on_device
 from trainer.engine import gradient_divisor
 from trainer.metrics.sums import StepResult, Sums, check_any_predicted
 from trainer.models.batch import PackedBatch
@@ -125,7 +125,7 @@ class Stepper:
 
         # The loss of a micro-batch is divided by the counts of the global batch, so the step's gradient is the sum of
         # all micro-batches' gradients, on all ranks. DeepSpeed averages them; multiplying by its divisor undoes that.
-        gradient_scale = gradient_divisor(self._engine) * loss_scale(self._engine)
+        gradient_scale = gradient_divisor(self._engine)
         masked, pairs, tokens = counts[:3].clamp(min=1).float()
 
         for index, micro_batch in enumerate(micro_batches):

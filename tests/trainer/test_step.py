@@ -167,18 +167,6 @@ def test_a_loss_that_is_not_finite_is_a_fault() -> None:
     engine.destroy()
 
 
-def test_the_scale_of_fp16_multiplies_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = small_engine(RECIPE)
-    monkeypatch.setattr(steps, "loss_scale", lambda engine: 8.0)
-    guard = WatchedGuard(engine, AnomalyHistory())
-
-    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1])
-
-    gradient = {name: 8 * part for name, part in plain_gradient(BATCHES[:1], result.sums).items()}
-    torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-6)
-    engine.destroy()
-
-
 def test_counts_are_sums_over_micro_batches() -> None:
     module = SimpleNamespace(labeled_pairs=lambda batch: 10 * batch.paired)
     engine: Any = SimpleNamespace(device="cpu", module=module)

@@ -178,8 +178,8 @@ class EngineSection(Section):
     )
     zero_stage: Literal[0, 1, 2, 3] = Field(
         default=1,
-        description="What ranks partition instead of replicating (ZeRO, arXiv:1910.02054). 0: nothing. 1: optimizer "
-        "state. 2: gradients too. 3: weights too.",
+        description="What ranks partition instead of replicating (ZeRO, arXiv:1910.02054). 0: nothing, in fp32 alone; "
+        "in 16 bits as 1. 1: optimizer state. 2: gradients too. 3: weights too.",
     )
     offload: Literal["none", "optimizer", "parameters"] = Field(
         default="none",

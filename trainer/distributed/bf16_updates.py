@@ -1,14 +1,12 @@
-"""Updates bf16 models at stages 0 and 1 in place of DeepSpeed, without device reads and with an overlapped reduction.
+"""Updates bf16 models at stage 1 in place of DeepSpeed, without device reads and with an overlapped reduction.
 
-DeepSpeed 0.19 updates bf16 models in two wrappers. The one for stage 0 reads a flag from the device for each parameter.
-The one for stage 1 copies all gradients into buckets and reduces them only after the last backward pass, measures and
-clips parameter by parameter on all ranks, and reads the norm twice. No option changes this
-(docs/measurements.md has the figures). DeepSpeed's memory layout and checkpoints stay as they are:
+DeepSpeed 0.19 copies all gradients into buckets and reduces them only after the last backward pass, measures and clips
+parameter by parameter on all ranks, and reads the norm twice. No option changes this (docs/measurements.md has the
+figures). DeepSpeed's memory layout and checkpoints stay as they are.
 
-    stage 0    DeepSpeed reduces the gradients; `CopiedWeights` makes the update.
-    stage 1    `OverlappedGradients` reduces as well. A hook adds each gradient to its place in a flat float32 tensor.
-               In the last micro-batch, a piece of that tensor (a bucket) is reduced in place as soon as all gradients
-               in it are complete, while the backward pass computes those of the layers below.
+A hook adds each gradient to its place in a flat float32 tensor. In the last micro-batch, a piece of that tensor (a
+bucket) is reduced in place as soon as all gradients in it are complete, while the backward pass computes those of the
+layers below.
 
 Buckets are reduced in one fixed order, because all ranks must make the same collective calls: from the last parameter
 to the first, as a backward pass completes them, and groups in the optimizer's order.
@@ -30,15 +28,12 @@ from trainer.distributed.deepspeed_internals import (
     FlatGroup,
     basic_optimizer,
     flat_groups,
-    float32_copies,
     gather_bf16_weights,
     has_flat_gradients,
-    has_float32_copies,
     replace_accumulation,
     replace_update,
     set_gradient_norm,
 )
-from trainer.distributed.torch_internals import copy_all, multiply_all, norms_of
 from trainer.models.encoder import parameters_of_unshared_layers
 
 BUCKET_ELEMENTS = 16 * 2**20
@@ -49,47 +44,12 @@ CLIP_EPSILON = 1e-6
 
 
 def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int = BUCKET_ELEMENTS) -> None:
-    """Take over the updates of a bf16 engine at stage 0 or 1; does nothing for any other.
+    """Take over the updates of a bf16 engine at stage 1; does nothing for any other.
 
     max_norm: the largest norm of the whole gradient; 0 disables clipping.
     """
-    if engine.fp16_enabled():
-        return
-    if has_float32_copies(engine):
-        replace_update(engine, CopiedWeights(engine, max_norm).update)
-    elif has_flat_gradients(engine):
+    if has_flat_gradients(engine):
         replace_update(engine, OverlappedGradients(engine, max_norm, bucket_elements).update)
-
-
-class CopiedWeights:
-    """The update at stage 0: every rank updates a float32 copy of each parameter."""
-
-    def __init__(self, engine: DeepSpeedEngine, max_norm: float):
-        self._engine = engine
-        self._max_norm = max_norm
-        self._copies: dict[Any, Any] = float32_copies(engine)
-
-    @torch.no_grad()
-    def update(self) -> None:
-        """Clip, update the float32 copies, and round them into the model."""
-        parameters = [parameter for parameter in self._copies if parameter.grad is not None]
-        copies = [self._copies[parameter] for parameter in parameters]
-        gradients = [parameter.grad for parameter in parameters]
-
-        # Every rank has the same reduced gradients of all parameters, so the norm needs no communication.
-        norm = torch.linalg.vector_norm(norms_of(gradients))
-        set_gradient_norm(self._engine.optimizer, norm)
-        if self._max_norm:
-            multiply_all(gradients, clip_factor(norm, self._max_norm))
-
-        for copy, gradient in zip(copies, gradients, strict=True):
-            copy.grad = gradient
-        basic_optimizer(self._engine).step()
-        copy_all(parameters, copies)
-
-        for parameter, copy in zip(parameters, copies, strict=True):
-            parameter.grad = None
-            copy.grad = None
 
 
 @dataclass

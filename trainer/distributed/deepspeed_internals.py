@@ -6,11 +6,12 @@ docstrings are relative to the deepspeed package.
 
 The optimizer that DeepSpeed wraps around ours ("the wrapper", `engine.optimizer`) depends on stage and precision:
 
-    stage 0, fp32           none; engine.optimizer is our own optimizer
-    stage 0, bf16 or fp16   FP16_UnfusedOptimizer      runtime/fp16/unfused_optimizer.py, for both precisions
+    stage 0                 none; engine.optimizer is our own optimizer
     stage 1, bf16           BF16_Optimizer             runtime/bf16_optimizer.py
     stages 1 and 2          DeepSpeedZeroOptimizer     runtime/zero/stage_1_and_2.py
     stage 3                 DeepSpeedZeroOptimizer_Stage3   runtime/zero/stage3.py
+
+Stage 0 is for fp32 alone (trainer/engine.py).
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import deepspeed
 import torch
 from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.base_optimizer import ZeROOptimizer
 from torch import Tensor, nn
 
 # ---- The engine ----
@@ -40,7 +40,7 @@ def gradient_norm_of(engine: DeepSpeedEngine) -> Tensor | None:
     """Return the norm of the last step's whole gradient before clipping, or None if DeepSpeed does not compute it.
 
     The norm is a scalar on the engine's device, and is not read here. Every wrapper stores it as `_global_grad_norm`
-    before it calls our optimizer's `step`. Stage 0 in fp32 has no wrapper and so no norm.
+    before it calls our optimizer's `step`. Stage 0 has no wrapper and so no norm.
     """
     wrapper: Any = engine.optimizer
     if not hasattr(wrapper, "_global_grad_norm"):
@@ -51,7 +51,6 @@ def gradient_norm_of(engine: DeepSpeedEngine) -> Tensor | None:
 NORM_READERS = (
     "deepspeed.runtime.utils",
     "deepspeed.runtime.bf16_optimizer",
-    "deepspeed.runtime.fp16.unfused_optimizer",
     "deepspeed.runtime.zero.stage_1_and_2",
     "deepspeed.runtime.zero.stage3",
 )
@@ -102,58 +101,17 @@ LOSS_SCALER_FIELDS = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hyster
 """The attributes that hold the state of the scalers in runtime/fp16/loss_scaler.py."""
 
 
-def loss_scale(engine: DeepSpeedEngine) -> float:
-    """Return the factor by which a loss must be multiplied before `engine.backward`.
-
-    The wrappers of stages 1 to 3 are subclasses of ZeROOptimizer (runtime/base_optimizer.py) and multiply it
-    themselves. That of stage 0 divides gradients by its scale but never multiplies the loss by it.
-    """
-    if not engine.fp16_enabled() or isinstance(engine.optimizer, ZeROOptimizer):
-        return 1.0
-    wrapper: Any = engine.optimizer
-    return wrapper.loss_scale_config.cur_scale
-
-
-def fix_loss_scaler(wrapper: Any) -> None:
-    """Make the fp16 wrapper of stage 0 raise its scale only after it has divided gradients by it.
-
-    It may raise the scale between the two, so that an update is made from half a gradient, and it reports the norm of
-    the scaled gradient. Its step (runtime/fp16/unfused_optimizer.py) sets its norm, calls `_update_scale`, then
-    `unscale_and_clip_grads`, then our optimizer's `step`. After an overflow it calls `_update_scale(True)` alone.
-    """
-    update = wrapper._update_scale
-    unscale_and_clip = wrapper.unscale_and_clip_grads
-
-    def update_after_overflow(overflowed: bool) -> None:
-        # A good step is counted in unscale_and_count instead.
-        if overflowed:
-            update(overflowed)
-
-    def unscale_and_count(scaled_norm: float, apply_scale: bool = True) -> float:
-        set_gradient_norm(wrapper, scaled_norm / wrapper.loss_scale_config.cur_scale)
-        divisor = unscale_and_clip(scaled_norm, apply_scale)
-        update(False)
-        return divisor
-
-    wrapper._update_scale = update_after_overflow
-    wrapper.unscale_and_clip_grads = unscale_and_count
-
-
 def set_gradient_norm(wrapper: Any, norm: float | Tensor) -> None:
     """Set the norm that `gradient_norm_of` returns."""
     wrapper._global_grad_norm = norm
 
 
 def loss_scaler_of(engine: DeepSpeedEngine) -> Any:
-    """Return the object that holds the loss scale and its counters, or None in fp32 at stage 0.
+    """Return the object that holds the loss scale and its counters, or None if the wrapper has none.
 
-    It is a `LossScaler` or `DynamicLossScaler` in stages 1 to 3 and a `LossScaleConfig` at stage 0
-    (runtime/fp16/loss_scaler.py); the counters have the same names in all of them.
+    It is a `LossScaler` or `DynamicLossScaler` (runtime/fp16/loss_scaler.py).
     """
-    scaler = getattr(engine.optimizer, "loss_scaler", None)
-    if scaler:
-        return scaler
-    return getattr(engine.optimizer, "loss_scale_config", None)
+    return getattr(engine.optimizer, "loss_scaler", None)
 
 
 def loss_scaler_state(engine: DeepSpeedEngine) -> dict[str, float]:
@@ -168,45 +126,6 @@ def set_loss_scaler_state(engine: DeepSpeedEngine, state: dict[str, float]) -> N
     for name, value in state.items():
         if hasattr(scaler, name):
             setattr(scaler, name, value)
-
-
-# ---- Stage 0: a float32 copy of each parameter ----
-
-
-def has_float32_copies(engine: DeepSpeedEngine) -> bool:
-    """Return whether every rank updates a float32 copy of each whole parameter: stage 0 in bf16 or fp16."""
-    return hasattr(engine.optimizer, "fp32_groups")
-
-
-def float32_copies(engine: DeepSpeedEngine) -> dict[Tensor, Tensor]:
-    """Return the float32 copy of each parameter; empty in fp32, where there are none.
-
-    FP16_UnfusedOptimizer keeps one list of parameters and one of copies for each parameter group. It calls the
-    parameters `fp16_groups` even when they are bfloat16.
-    """
-    wrapper: Any = engine.optimizer
-    parameter_groups = getattr(wrapper, "fp16_groups", [])
-    copy_groups = getattr(wrapper, "fp32_groups", [])
-
-    copies: dict[Tensor, Tensor] = {}
-    for parameters, group_copies in zip(parameter_groups, copy_groups, strict=True):
-        copies |= dict(zip(parameters, group_copies, strict=True))
-    return copies
-
-
-def act_before_reduction(engine: DeepSpeedEngine, act: Callable[[], None]) -> None:
-    """Call `act` after the last backward pass of each step, before stage 0 reduces the gradients over ranks.
-
-    The engine calls `allreduce_gradients` after every backward pass, also with a single rank (runtime/engine.py).
-    """
-    reduce_gradients = engine.allreduce_gradients
-
-    def act_and_reduce(*arguments: Any, **named: Any) -> None:
-        if engine.is_gradient_accumulation_boundary():
-            act()
-        reduce_gradients(*arguments, **named)
-
-    engine.allreduce_gradients = act_and_reduce
 
 
 # ---- Stage 1 in bf16: float32 gradients in flat tensors ----

@@ -48,8 +48,3 @@ def norms_of(tensors: Sequence[Tensor]) -> Tensor:
 def multiply_all(tensors: Sequence[Tensor], factors: Tensor | Sequence[Tensor]) -> None:
     """Multiply each tensor in place, by one factor for all or by one for each."""
     _foreach._foreach_mul_(tensors, factors)
-
-
-def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-    """Copy each source into its target, converted to the target's dtype."""
-    _foreach._foreach_copy_(targets, sources)

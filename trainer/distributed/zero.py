@@ -1,9 +1,8 @@
 """Finds the part of every parameter's float32 weights and optimizer state that this rank holds, in any ZeRO stage.
 
-    stage 0, fp32          the parameter itself
-    stage 0, bf16 or fp16  a float32 copy of each parameter
-    stages 1 and 2         a range of all parameters laid end to end, so one parameter may be split between two ranks
-    stage 3                an equal part of every parameter, the last parts padded
+    stage 0         the parameter itself
+    stages 1 and 2  a range of all parameters laid end to end, so one parameter may be split between two ranks
+    stage 3         an equal part of every parameter, the last parts padded
 
 Checkpoints contain named parameters only; everything that depends on a layout is in this file. The attributes of
 DeepSpeed that describe the layouts are in deepspeed_internals.py.
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from trainer.distributed.deepspeed_internals import (
     basic_optimizer,
-    float32_copies,
     is_in_flat_group,
     is_stage_3,
     part_of,
@@ -98,15 +96,12 @@ def publish_weights(engine: DeepSpeedEngine) -> None:
 def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
     """Stage 0: every rank holds everything, so parameter i is written by rank i modulo the number of ranks."""
     optimizer = basic_optimizer(engine)
-    copies: dict[Any, Any] = float32_copies(engine)
-
     for number, (name, parameter) in enumerate(named_parameters(engine)):
-        master = copies.get(parameter, parameter)
-        state = _state(optimizer, master)
+        state = _state(optimizer, parameter)
         moments = {key: state[key].view(-1) for key in MOMENTS}
 
         written = number % engine.world_size == engine.global_rank
-        yield ParameterSlice(name, 0, master.data.view(-1), moments, written)
+        yield ParameterSlice(name, 0, parameter.data.view(-1), moments, written)
 
 
 def _sharded_slices(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:

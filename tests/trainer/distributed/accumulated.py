@@ -25,7 +25,7 @@ from torch import Tensor
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
-from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of, loss_scale
+from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.zero import parameter_slices
 from trainer.engine import build_engine, gradient_divisor
@@ -116,7 +116,7 @@ def gradient(case: str, micro_batches: int, rows: int) -> dict[str, Tensor]:
         losses = engine(micro_batch(number, rows))
         loss = losses.mlm_sum / (rows * MASKED) + losses.pair_sum / rows
         mean = gradient_divisor(engine) / (mine * ranks)
-        engine.backward(loss * mean * loss_scale(engine))
+        engine.backward(loss * mean)
         engine.step()
 
     # Every rank gathers the parts of all ranks and puts them into whole gradients.

@@ -43,7 +43,7 @@ from trainer.models.starting_weights import build_model
 from trainer.run_context import RunContext
 
 MICRO_BATCHES = 2
-CASES = ["adamw-0-fp32", "adamw-0-bf16", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
+CASES = ["adamw-0-fp32", "adamw-1-fp32", "adamw-1-bf16", "adamw-2-bf16", "lamb-1-bf16", "lamb-2-bf16"]
 CASES += ["stable_adamw-1-bf16"]
 LAYERS = 4
 ROWS = 2

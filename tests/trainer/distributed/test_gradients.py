@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-STAGES = [f"{stage}-bf16" for stage in range(4)]
-MORE = ["0-fp16", "1-fp16", "2-fp16", "3-fp16", "1-bf16-optimizer", "2-bf16-optimizer", "3-bf16-parameters"]
+STAGES = [f"{stage}-bf16" for stage in range(1, 4)]
+MORE = ["1-fp16", "2-fp16", "3-fp16", "1-bf16-optimizer", "2-bf16-optimizer", "3-bf16-parameters"]
 
 
 def errors(run, out: Path, ranks: int, micro_batches: int, cases: list[str], rows: int = 2) -> dict[str, float]:
@@ -39,7 +39,7 @@ def test_the_gradient_over_two_ranks_is_reduced_in_float32(run, tmp_path: Path) 
 
     Reduced in 16 bits, those of stages 2 and 3 would be 0.7 % off.
     """
-    for case, found in errors(run, tmp_path / "errors.json", 2, 64, ["0-bf16", "2-bf16", "3-bf16"]).items():
+    for case, found in errors(run, tmp_path / "errors.json", 2, 64, ["1-bf16", "2-bf16", "3-bf16"]).items():
         print(f"{case}: {found:.2%}")
         assert found < 0.004, case
 

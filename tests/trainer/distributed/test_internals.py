@@ -40,13 +40,6 @@ def test_deepspeed_asks_nobody_whether_a_norm_is_valid() -> None:
     assert [module.is_invalid_grad_norm for module in modules] == originals
 
 
-@pytest.mark.parametrize("name", ["loss_scaler", "loss_scale_config"])
-def test_the_loss_scaler_has_two_names(name: str) -> None:
-    scaler = SimpleNamespace(cur_scale=256.0)
-    assert internals.loss_scaler_of(engine_with(**{name: scaler})) is scaler
-    assert internals.loss_scaler_of(engine_with()) is None
-
-
 def test_a_stand_in_knows_its_full_shape() -> None:
     whole = torch.nn.Parameter(torch.zeros(2, 2))
     stand_in = torch.nn.Parameter(torch.empty(0))
@@ -60,18 +53,6 @@ def test_a_parameter_on_other_ranks_has_an_empty_slice() -> None:
     parameter = SimpleNamespace(_hp_mapping=None)
     assert internals.is_in_flat_group(parameter)
     assert internals.flat_slice_of(parameter) == (0, 0, 0)
-
-
-def test_float32_copies_are_found_by_parameter() -> None:
-    parameters = [torch.zeros(1, dtype=torch.bfloat16) for _ in range(3)]
-    copies = [parameter.float() for parameter in parameters]
-    engine = engine_with(fp16_groups=[parameters[:2], parameters[2:]], fp32_groups=[copies[:2], copies[2:]])
-    assert internals.has_float32_copies(engine)
-    found = internals.float32_copies(engine)
-    assert all(found[parameter] is copy for parameter, copy in zip(parameters, copies, strict=True))
-
-    assert not internals.has_float32_copies(engine_with())
-    assert internals.float32_copies(engine_with()) == {}
 
 
 def test_the_last_part_of_a_parameter_does_not_count_its_padding() -> None:

@@ -16,7 +16,6 @@ from tests.trainer.models.flash_stand_ins import torch_flash
 from tests.trainer.models.test_attention import LENGTHS, batch_of
 from tests.trainer.one_rank import group_of_one, small_recipe
 from trainer.data.share import RankShare
-from trainer.distributed.deepspeed_internals import loss_scale
 from trainer.engine import build_engine, gradient_divisor
 from trainer.models import attention, pretraining
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
@@ -92,7 +91,7 @@ def test_no_graph_breaks_where_gradients_are_summed(family: str, layout: tuple[i
         for number, lengths in enumerate([LENGTHS, [*LENGTHS, 3]]):
             engine.set_gradient_accumulation_boundary(number == 1)
             losses = engine(replace(batch_of(lengths), draws_K=torch.tensor([5, 9])))
-            engine.backward(losses.total() * gradient_divisor(engine) * loss_scale(engine))
+            engine.backward(losses.total() * gradient_divisor(engine))
             engine.step()
         engine.destroy()
     assert not counters["graph_break"]

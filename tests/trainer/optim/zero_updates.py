@@ -109,15 +109,11 @@ class Pulled(nn.Module):
 
 
 def masters(engine: Any) -> dict[str, Tensor]:
-    """The float32 weights; ZeRO 0 with bf16 keeps them in its optimizer alone."""
+    """The float32 weights."""
     weights = {}
     for name, parameter in engine.module.named_parameters():
         full = safe_get_full_fp32_param(parameter)  # None at stage 0
         weights[name] = (parameter if full is None else full).detach().float().cpu().contiguous()
-    if hasattr(engine.optimizer, "fp32_groups"):
-        names = {p: name for name, p in engine.module.named_parameters()}
-        for low, high in zip(engine.optimizer.fp16_groups, engine.optimizer.fp32_groups, strict=True):
-            weights |= {names[p]: master.detach().cpu() for p, master in zip(low, high, strict=True)}
     return {name.removeprefix("model."): weight for name, weight in weights.items()}
 
 
