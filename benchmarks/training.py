@@ -27,6 +27,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.build_model import fill_in_initial_weights
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.state import TrainingState
@@ -43,7 +44,7 @@ from trainer.engine import build_engine
 from trainer.loop import Loop
 from trainer.metrics.log import MetricsLog
 from trainer.models.batch import PackedBatch
-from trainer.models.starting_weights import build_model
+from trainer.models.starting_weights import empty_model
 from trainer.run_context import RunContext
 
 # The model and its pairs
@@ -78,8 +79,9 @@ class Model:
 def make_model(recipe: Recipe) -> Model:
     folders = open_folders(recipe)
     share = share_of(recipe, 0, 1, folders)
-    model = build_model(recipe.model, folders[0].vocabulary.size, 0)
-    return Model(recipe, folders, share, build_engine(model, recipe, share))
+    engine = build_engine(empty_model(recipe.model, folders[0].vocabulary.size), recipe, share)
+    fill_in_initial_weights(engine, recipe, folders)
+    return Model(recipe, folders, share, engine)
 
 
 def read_ahead(model: Model, steps: int) -> list[list[PackedBatch]]:

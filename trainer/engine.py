@@ -56,7 +56,6 @@ from trainer.distributed.zero import (
     named_parameters,
     parameter_slices,
     publish_weights,
-    set_master_weights,
 )
 from trainer.logs import logger
 from trainer.optim.build import build_optimizer
@@ -194,29 +193,20 @@ def bucket_elements(recipe: Recipe) -> int:
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpeedEngine:
     """Return the model on its device with its optimizer, ready to train by a phase's recipe. A collective call.
 
-    The optimizer starts from the model's float32 weights, not from weights rounded to engine.precision. A model on the
-    meta device gets its memory here and its weights afterwards, by `send_weights` or from a checkpoint.
-    Raises UsageError if the device does not support that precision.
+    model: on the meta device. It gets its memory here, and its weights afterwards, by `send_weights` or from a
+    checkpoint. Raises UsageError if the device does not support that precision.
     """
     check_precision(recipe.engine.precision)
     set_up_arithmetic(recipe.engine)
     config = deepspeed_config(recipe, share)
-    weights_follow = is_empty(model)
-    if weights_follow:
-        stage_3_config = config if recipe.engine.zero_stage == 3 else None
-        allocate(model, device_of_rank(), recipe.engine.precision, stage_3_config)
+    stage_3_config = config if recipe.engine.zero_stage == 3 else None
+    allocate(model, device_of_rank(), recipe.engine.precision, stage_3_config)
 
     optimizer = build_optimizer(model, recipe.optimizer)
-    initial_weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
-
     with _quick_and_quiet():
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
     replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements(recipe))
-
-    # DeepSpeed rounds the model to 16 bits before it copies the optimizer's float32 weights from it.
-    if recipe.engine.precision != "fp32" and not weights_follow:
-        set_master_weights(engine, initial_weights)
     return engine
 
 
@@ -237,11 +227,6 @@ def _quick_and_quiet() -> Iterator[None]:
 
 
 # Memory and first weights of a model
-
-
-def is_empty(model: nn.Module) -> bool:
-    """Return whether a model was built on the meta device and has no weights yet."""
-    return any(parameter.is_meta for parameter in model.parameters())
 
 
 def allocate(model: nn.Module, device: torch.device, precision: str, stage_3_config: dict[str, Any] | None) -> None:

@@ -14,13 +14,13 @@ import torch
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from deepspeed.utils import groups
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
-from trainer.engine import build_engine
+from trainer.engine import build_engine, send_weights
 from trainer.models.batch import PackedBatch
 from trainer.models.starting_weights import build_model
 
@@ -71,7 +71,15 @@ def small_recipe(*settings: str) -> Recipe:
 def small_engine(recipe: Recipe, micro_batches: int = 1, seed: int = 0) -> DeepSpeedEngine:
     """An engine that makes an update after so many micro-batches."""
     model = build_model(recipe.model, VOCABULARY, seed)
-    return build_engine(model, recipe, RankShare(0, 1, micro_batches, 2 * micro_batches))
+    return filled_engine(model, recipe, RankShare(0, 1, micro_batches, 2 * micro_batches))
+
+
+def filled_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpeedEngine:
+    """An engine that trains a model from the weights that it has. A collective call."""
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    engine = build_engine(model.to("meta"), recipe, share)
+    send_weights(engine, iter(weights.items()) if share.rank == 0 else None)
+    return engine
 
 
 def small_batch(number: int, rows: int = 2, length: int = 12, masked: int = 5) -> PackedBatch:

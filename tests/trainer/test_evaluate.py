@@ -20,14 +20,13 @@ from schemas.randomness import key, numbers
 from tests.trainer.conftest import TIMED, saved
 from tests.trainer.distributed.step_waits import copied_values
 from tests.trainer.distributed.waits import counted_waits
-from tests.trainer.one_rank import group_of_one
+from tests.trainer.one_rank import filled_engine, group_of_one
 from trainer.checkpoint.format import best_step, checkpoint_path, read_evaluation, steps_saved
 from trainer.config.load import load_recipe
 from trainer.config.sections import HELD_OUT_PROB
 from trainer.data.batches import pack
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare
-from trainer.engine import build_engine
 from trainer.evaluate import EVALUATION_SEED, Evaluation, batch_bounds, open_evaluation
 from trainer.metrics.log import is_evaluation
 from trainer.models.batch import PackedBatch
@@ -103,7 +102,7 @@ def test_the_host_reads_nothing_before_the_end_of_an_evaluation(pairs, held_out,
     recipe = load_recipe(TINY, ["engine.compile=false"])
     with evaluating(pairs, held_out, "evaluation.batches=5") as evaluation, group_of_one():
         vocabulary_size = PairFolder(str(held_out)).vocabulary.size
-        engine = build_engine(build_model(recipe.model, vocabulary_size, 0), recipe, RankShare(0, 1, 2, 32))
+        engine = filled_engine(build_model(recipe.model, vocabulary_size, 0), recipe, RankShare(0, 1, 2, 32))
         asked: list[None] = []
         with counted_waits() as waits:
             evaluation.measure(engine, lambda: bool(asked.append(None)))

@@ -74,16 +74,6 @@ def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
             state["step"] = torch.full_like(state["step"], updates)
 
 
-def set_master_weights(engine: DeepSpeedEngine, weights: dict[str, Tensor]) -> None:
-    """Copy whole float32 weights, by parameter name, into the tensors that the optimizer updates on this rank.
-
-    The weights that the model computes with are not changed: they already have the same values, rounded.
-    """
-    for part in parameter_slices(engine):
-        flat_N = weights[part.name].view(-1)
-        part.weights.copy_(flat_N.narrow(0, part.start, part.weights.numel()))
-
-
 def publish_weights(engine: DeepSpeedEngine) -> None:
     """Copy changed float32 weights into the weights that the model computes with. A collective call.
 

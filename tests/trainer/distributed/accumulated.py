@@ -22,13 +22,14 @@ import torch.distributed as dist
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 from torch import Tensor
 
+from tests.trainer.one_rank import filled_engine
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
 from trainer.distributed.deepspeed_internals import basic_optimizer, full_shape_of
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.zero import parameter_slices
-from trainer.engine import build_engine, gradient_divisor
+from trainer.engine import gradient_divisor
 from trainer.models.batch import PackedBatch
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import build_model
@@ -103,7 +104,7 @@ def gradient(case: str, micro_batches: int, rows: int) -> dict[str, Tensor]:
     mine = micro_batches // ranks
 
     model = rounded_model(recipe)
-    engine = build_engine(model, recipe, RankShare(rank, ranks, mine, micro_batches))
+    engine = filled_engine(model, recipe, RankShare(rank, ranks, mine, micro_batches))
     optimizer: Any = basic_optimizer(engine)
 
     def keep_gradients() -> None:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.trainer.distributed.waits import counted_waits
-from tests.trainer.one_rank import VOCABULARY, small_batch
+from tests.trainer.one_rank import VOCABULARY, filled_engine, small_batch
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.run_folder import NodeFolders
@@ -36,7 +36,6 @@ from trainer.data.stream import Stream
 from trainer.distributed.process_group import start_distributed
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import Watchdog
-from trainer.engine import build_engine
 from trainer.loop import Loop
 from trainer.models.batch import PackedBatch
 from trainer.models.starting_weights import build_model
@@ -99,7 +98,7 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
     recipe = recipe_of(case, run)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     share = RankShare(rank, ranks, micro_batches, ranks * micro_batches * ROWS)
-    engine = build_engine(build_model(recipe.model, VOCABULARY, 0), recipe, share)
+    engine = filled_engine(build_model(recipe.model, VOCABULARY, 0), recipe, share)
     guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
 
     stream = ReadyStream([batch_of(rank * micro_batches + number) for number in range(micro_batches)])

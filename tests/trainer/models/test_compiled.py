@@ -14,9 +14,9 @@ from torch._dynamo.utils import counters
 from tests.small_models import FAMILIES, random_model, section, vocabulary_of
 from tests.trainer.models.flash_stand_ins import torch_flash
 from tests.trainer.models.test_attention import LENGTHS, batch_of
-from tests.trainer.one_rank import group_of_one, small_recipe
+from tests.trainer.one_rank import filled_engine, group_of_one, small_recipe
 from trainer.data.share import RankShare
-from trainer.engine import build_engine, gradient_divisor
+from trainer.engine import gradient_divisor
 from trainer.models import attention, pretraining
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.pretraining import Losses, PretrainingModel
@@ -87,7 +87,7 @@ def test_no_graph_breaks_where_gradients_are_summed(family: str, layout: tuple[i
         encoder.recompute = stage == 1
 
     with group_of_one(), patch.object(CPU_Accelerator, "is_fp16_supported", return_value=True):
-        engine = build_engine(model, recipe, RankShare(0, 1, 2, 4))
+        engine = filled_engine(model, recipe, RankShare(0, 1, 2, 4))
         for number, lengths in enumerate([LENGTHS, [*LENGTHS, 3]]):
             engine.set_gradient_accumulation_boundary(number == 1)
             losses = engine(replace(batch_of(lengths), draws_K=torch.tensor([5, 9])))

@@ -20,12 +20,13 @@ from deepspeed.utils import safe_get_full_fp32_param
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from tests.trainer.one_rank import filled_engine
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.data.share import RankShare
 from trainer.distributed.process_group import start_distributed
-from trainer.engine import build_engine, gradient_divisor
+from trainer.engine import gradient_divisor
 from trainer.models.starting_weights import build_model
 from trainer.optim.lr_schedule import set_learning_rate
 
@@ -126,7 +127,7 @@ def main(out: Path, cases: list[str]) -> None:
         total = MICRO_BATCHES[recipe.optimizer.kind]
         share = RankShare(rank, ranks, total // ranks, 1)
         model = initial_model(recipe)
-        engine = build_engine(Pulled(model), recipe, share)
+        engine = filled_engine(Pulled(model), recipe, share)
         # The guard clips where DeepSpeed does not.
         guard = AnomalyGuard(engine, recipe.anomaly, AnomalyHistory(), recipe.optimizer.clip)
         shapes = {name: p.shape for name, p in model.named_parameters()}
