@@ -18,11 +18,12 @@ import os
 import random
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from schemas.errors import UsageError
 from trainer.config.schema import Recipe
-from trainer.data.folder import PairFolder
+from trainer.data.folder import PairFolder, moments, rows_by_length
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.distributed.process_group import device_of_rank
 from trainer.engine import DTYPES
@@ -162,21 +163,13 @@ def rules_of(model: PretrainingModel) -> dict[AttentionRule, int]:
 
 def row_lengths(folders: list[PairFolder], tokens: int) -> list[int]:
     """Return lengths with the distribution of all folders' rows, about `tokens` tokens in total, in a random order."""
-    counts: dict[int, int] = {}
-    for folder in folders:
-        for length, rows in enumerate(folder.manifest.statistics["lengths"]):
-            counts[length] = counts.get(length, 0) + rows
-    rows = sum(counts.values())
-    mean = sum(length * count for length, count in counts.items()) / rows
-    wanted = max(1, round(tokens / mean))
+    counts_L = rows_by_length(folder.manifest for folder in folders)
+    rows, all_tokens, _ = moments(counts_L)
+    wanted = max(1, round(tokens * rows / all_tokens))
 
     # The quantiles of all rows at equal distances.
-    lengths: list[int] = []
-    seen = 0
-    for length in sorted(counts, reverse=True):
-        seen += counts[length]
-        lengths += [length] * (round(wanted * seen / rows) - len(lengths))
-
+    places = (np.arange(wanted) + 0.5) * rows / wanted
+    lengths = np.searchsorted(np.cumsum(counts_L), places, side="right").tolist()
     random.Random(0).shuffle(lengths)
     return lengths
 

@@ -26,6 +26,7 @@ from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import Recipe
 from trainer.data.fit import check_model_vocabulary, check_rows, missing_pair_objective
+from trainer.data.folder import mean_seen
 from trainer.data.share import divide_rounding_up, smallest_micro_batch
 from trainer.epochs import steps_of_epochs
 from trainer.models.families import encoder_shape
@@ -111,7 +112,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     needs in all at the recipe's engine.zero_stage, by the number of ranks. "missing" says that a pair objective is.
     """
     shape = encoder_shape(recipe.model, vocabulary)
-    longest, mean_seen = row_lengths(recipe)
+    longest, seen = row_lengths(recipe)
     masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
     token_bytes = round(activation_bytes(shape, recipe))
     tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
@@ -122,7 +123,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     return {
         "length": longest,
         "masked": masked,
-        "flops_per_token": round(flops_per_token(shape, mean_seen, masked)),
+        "flops_per_token": round(flops_per_token(shape, seen, masked)),
         "activation_bytes_per_token": token_bytes,
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * token_bytes,
@@ -199,17 +200,7 @@ def row_lengths(recipe: Recipe) -> tuple[int, float]:
         length = recipe.data.max_length or recipe.model.max_position_embeddings
         return length, length
 
-    # Each of the L tokens of a row attends to L tokens, so the mean over tokens is sum(L**2) / sum(L).
-    longest = 0
-    tokens = 0
-    squares = 0
-    for manifest in manifests:
-        longest = max(longest, manifest.options["max_length"])
-        for length, rows in enumerate(manifest.statistics["lengths"]):
-            tokens += length * rows
-            squares += length * length * rows
-
-    return longest, squares / tokens
+    return max(manifest.options["max_length"] for manifest in manifests), mean_seen(manifests)
 
 
 def vocabulary_size(recipe: Recipe) -> int:

@@ -22,7 +22,7 @@ from schemas.ragged import offsets_of
 from schemas.randomness import U64, numbers
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import Recipe
-from trainer.data.folder import PairFolder
+from trainer.data.folder import PairFolder, moments, rows_by_length
 from trainer.data.permutations import draw_targets
 from trainer.data.rows import PairRows
 from trainer.data.share import TOKEN_MULTIPLE, RankShare
@@ -296,15 +296,7 @@ def usual_row_tokens(folders: list[PairFolder], share: RankShare) -> int:
     It is the micro-batch's part of a global batch of mean size plus four standard deviations. Row lengths are taken
     from the folders' manifests.
     """
-    rows = 0
-    tokens = 0
-    squares = 0
-    for folder in folders:
-        for length, rows_of_length in enumerate(folder.manifest.statistics["lengths"]):
-            rows += rows_of_length
-            tokens += length * rows_of_length
-            squares += length * length * rows_of_length
-
+    rows, tokens, squares = moments(rows_by_length(folder.manifest for folder in folders))
     mean = tokens / rows
     deviation = max(0.0, squares / rows - mean**2) ** 0.5
     tokens_of_step = share.size * mean + 4 * share.size**0.5 * deviation

@@ -7,19 +7,24 @@ and also finds a shard that was replaced during a run.
 order.py decides which blocks global batch k needs. While a batch is made from one block, a background
 thread reads the next ones. The ranks of one node together decode each shard once (shared.py), and download it once
 (remote.py).
+
+Shape suffix: L lengths, from 0 on.
 """
 
 from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pyarrow as pa
 
 from schemas import shards, storage
 from schemas.errors import DataError
 from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.ragged import Ints
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from trainer.config.schema import Recipe
@@ -162,6 +167,27 @@ class PairFolder:
         if shard.sha256 not in self._verified_shards:
             shards.check_fingerprint(table, path, shard.fingerprint)
             self._verified_shards.add(shard.sha256)
+
+
+def rows_by_length(manifests: Iterable[Manifest]) -> Ints:
+    """Return how many rows of all these pairs have 0 tokens, 1 token, 2 tokens, and so on."""
+    histograms = [manifest.statistics["lengths"] for manifest in manifests]
+    counts_L = np.zeros(max(map(len, histograms)), dtype=np.int64)
+    for histogram in histograms:
+        counts_L[: len(histogram)] += histogram
+    return counts_L
+
+
+def moments(counts_L: Ints) -> tuple[int, int, int]:
+    """Return the number of rows in a histogram of lengths, the sum of their lengths, and that of the squares."""
+    lengths_L = np.arange(len(counts_L))
+    return int(counts_L.sum()), int(counts_L @ lengths_L), int(counts_L @ lengths_L**2)
+
+
+def mean_seen(manifests: Iterable[Manifest]) -> float:
+    """Return how many tokens a token attends to on average: each of a row's n tokens attends to n."""
+    _, tokens, squares = moments(rows_by_length(manifests))
+    return squares / tokens
 
 
 # The folders of a recipe

@@ -26,7 +26,7 @@ from deepspeed import DeepSpeedEngine
 from deepspeed.accelerator import get_accelerator
 
 from trainer.config.schema import Recipe
-from trainer.data.folder import PairFolder
+from trainer.data.folder import PairFolder, mean_seen
 from trainer.distributed.collectives import run_on_all_ranks
 from trainer.metrics.ranks import RankReport
 from trainer.models.families import encoder_shape
@@ -246,19 +246,6 @@ def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int)
         return None
 
     shape = encoder_shape(recipe.model, folders[0].vocabulary.size)
+    seen = mean_seen(folder.manifest for folder in folders)
     predicted = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
-    return flops_per_token(shape, mean_seen(folders), predicted) / (world_size * peak)
-
-
-def mean_seen(folders: list[PairFolder]) -> float:
-    """Return how many tokens a token attends to on average.
-
-    Each of a row's n tokens attends to n, so this is the sum of squared lengths divided by the sum of lengths.
-    """
-    tokens = 0
-    squares = 0
-    for folder in folders:
-        for length, rows in enumerate(folder.manifest.statistics["lengths"]):
-            tokens += length * rows
-            squares += length * length * rows
-    return squares / tokens
+    return flops_per_token(shape, seen, predicted) / (world_size * peak)
