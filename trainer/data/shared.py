@@ -54,9 +54,6 @@ USE = ".use"
 ENTRANCE_SECONDS = 30.0
 """How long a rank waits to enter or leave a folder. Others take milliseconds, unless their process was stopped."""
 
-SAID = "not_shared"
-"""A folder that exists once a rank has logged that it cannot share."""
-
 TOO_LITTLE_MEMORY = (
     "Give the container more shared memory (docker: --shm-size; Kubernetes: an emptyDir with medium Memory at "
     f"{SHARED_MEMORY})."
@@ -197,18 +194,10 @@ class SharedShards:
             raise OSError(errno.ENOSPC, room)
 
     def _give_up(self, reason: OSError) -> None:
-        """Stop sharing on this rank, and log the reason unless another rank of the node has done so."""
-        if self.is_shared:
-            self.is_shared = False
-            # A folder rather than a file, because creating one needs no file descriptor, and those may have run out.
-            try:
-                os.mkdir(os.path.join(self.folder, SAID))
-            except FileExistsError:
-                return
-            except OSError:
-                if self._local_rank > 0:
-                    return
+        """Stop sharing on this rank. The node's first rank logs the reason; the others meet the same one."""
+        if self.is_shared and self._local_rank == 0:
             log_not_shared(reason)
+        self.is_shared = False
 
 
 def open_shared(name: str) -> SharedShards | None:
