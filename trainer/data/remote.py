@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import re
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +25,9 @@ WAITS = (0.5, 1.0, 2.0, 4.0)
 
 STORE_TIMEOUT = 60.0
 """Seconds that a store may take to open a file or to return the next piece; after that, the attempt has failed."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""The errors of a disk without room."""
 
 PIECE_BYTES = 4 << 20
 CLOSE_POLL_SECONDS = 0.1
@@ -52,7 +53,7 @@ class RemoteShards:
     def __init__(self, folder: str, shards: list[Shard], cache: str, max_bytes: int):
         """Use the local folder `cache`, whose copies may take `max_bytes` in all, for the shards of `folder`.
 
-        Raises UsageError if the cache cannot be used or a shard does not fit, and DataError for a bad sha256.
+        Raises UsageError if the cache cannot be used or a shard does not fit.
         """
         if not storage.is_local(cache):
             raise UsageError(f"The cache folder {cache} is not local. Give a folder on a disk of this machine.")
@@ -90,7 +91,7 @@ class RemoteShards:
         try:
             self._cache.add(key, data)
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in FULL:
                 raise
             if not self._is_told:
                 self._is_told = True
@@ -193,12 +194,8 @@ class RemoteShards:
             raise ClosedError("the shards were closed")
 
     def _check(self, shard: Shard) -> None:
-        """Raise DataError if the sha256, which becomes a file name, is not one; UsageError if the shard never fits."""
+        """Raise UsageError if the shard never fits."""
         url = storage.join(self._folder, shard.path)
-        if not re.fullmatch("[0-9a-f]{64}", shard.sha256):
-            raise DataError(
-                f"The manifest of {url} says sha256 {shard.sha256!r}, which is not a SHA-256 hash. Rebuild the folder."
-            )
         if shard.bytes > self._max_bytes:
             raise UsageError(
                 f"{url} has {shard.bytes:,} bytes, but the cache {self._cache_folder} may hold "
@@ -208,20 +205,12 @@ class RemoteShards:
     @contextlib.contextmanager
     def _cache_errors(self) -> Iterator[None]:
         """Turn errors of the cache folder into errors that a user can act on."""
-        folder = self._cache_folder
         try:
             yield
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise UsageError(
-                    f"The cache folder {folder} cannot be used: {error}. Give a folder that can be written."
-                ) from error
-
-            free = shutil.disk_usage(folder).free
-            raise StorageError(
-                f"The disk of the cache folder {folder} is full: {free:,} bytes are free, and the cache may hold "
-                f"{self._max_bytes:,}. Free disk space or decrease data.cache_gigabytes, then run the same command "
-                "again."
+            kind = StorageError if error.errno in FULL else UsageError
+            raise kind(
+                f"The cache folder {self._cache_folder} cannot be used: {error}. Give a folder that can be written."
             ) from error
 
 

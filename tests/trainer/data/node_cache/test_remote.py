@@ -168,8 +168,3 @@ def test_what_is_no_folder_of_this_machine_is_a_usage_error(store: ObjectStore, 
 def test_a_shard_larger_than_the_cache_is_a_usage_error(store: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"0\.arrow has 98,304 bytes.*may hold 98,303"):
         RemoteShards(FOLDER, SHARDS, str(tmp_path), SIZE - 1)
-
-
-def test_a_hash_that_is_no_sha256_is_refused(make: Make) -> None:
-    with pytest.raises(DataError, match="which is not a SHA-256 hash"):
-        make(shards=[replace(SHARDS[0], sha256="abc")])
