@@ -62,8 +62,8 @@ SHARED_FOLDERS = (vocabulary.VOCABULARY_FOLDER, TENSORBOARD_FOLDER)
 def claim(run: str) -> BaseFileLock:
     """Lock the run's folder until the result is released or the process ends. One rank per folder calls this.
 
-    Raises UsageError if the folder holds other files than a run's or a path of the wrong kind, before anything is
-    changed there. Otherwise raises as `hold`.
+    Raises UsageError if the folder holds other files than a run's, before anything is changed there. Otherwise raises
+    as `hold`.
     """
     check_run_folder(run)
     lock = hold(run, "run.output")
@@ -110,23 +110,13 @@ def remove_empty(run: str) -> None:
 
 
 def check_run_folder(run: str) -> None:
-    """Raise UsageError if a folder holds other files than a run's, or if a path in it is of the wrong kind."""
+    """Raise UsageError if a folder holds other files than a run's."""
     names = _names(run)
     if names and not _is_of_a_run(run, names):
         raise UsageError(
             f"run.output {run} holds files of something else ({', '.join(sorted(names)[:3])}). Choose a new or empty "
             "folder, or that of a run."
         )
-
-    files = dict.fromkeys((*FILES, *LOCK_FILES), "file")
-    folders = dict.fromkeys((CHECKPOINTS_FOLDER, *SHARED_FOLDERS), "folder")
-    for name, kind in (files | folders).items():
-        path = Path(run, name)
-        found = "folder" if path.is_dir() else "file"
-        if name in names and found != kind:
-            raise UsageError(
-                f"{path} is a {found}, but a run keeps a {kind} there. Move it away, or choose another run.output."
-            )
 
 
 def _is_of_a_run(run: str, names: set[str]) -> bool:

@@ -43,13 +43,6 @@ TRIES: dict[str, tuple[dict[str, str], str]] = {
     "M-foreign-notes": ({"thesis.tex": "mine"}, "holds files of something else (thesis.tex)"),
     "M-foreign-manifest": ({"checkpoints/step-1/manifest.json": "[]"}, "holds files of something else"),
     "M-nested-manifest": ({"checkpoints/step-1/manifest.json": "[" * 100_000}, "holds files of something else"),
-    "M-metrics-is-a-folder": (OURS | {"metrics.jsonl/x": ""}, "metrics.jsonl is a folder"),
-    "M-history-is-a-folder": (OURS | {"recipe_history.jsonl/x": ""}, "recipe_history.jsonl is a folder"),
-    "M-owner-is-a-folder": (OURS | {"lock.owner/x": ""}, "lock.owner is a folder"),
-    "M-recipe-is-a-folder": (OURS | {"recipe.toml/x": ""}, "recipe.toml is a folder"),
-    "M-tensorboard-is-a-file": (OURS | {"tensorboard": ""}, "tensorboard is a file"),
-    "M-checkpoints-is-a-file": (OURS | {"checkpoints": ""}, "checkpoints is a file"),
-    "M-vocabulary-is-a-file": (OURS | {"vocabulary": ""}, "vocabulary is a file"),
 }
 
 
