@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -48,11 +48,8 @@ class RankFailedError(ClozelineError):
     """A rank failed with an exception that is not a ClozelineError, which means a bug."""
 
 
-class Outcome(NamedTuple):
-    """What an action on one rank returned, or the error that it raised."""
-
-    value: Any
-    error: ClozelineError | None
+Outcome = tuple[Any, ClozelineError | None]
+"""What an action on one rank returned, and the error that it raised, one of which is None."""
 
 
 @contextlib.contextmanager
@@ -97,22 +94,14 @@ def run_on_all_ranks(act: Callable[[], T]) -> list[T]:
 def succeed_on_all_ranks(act: Callable[[], T]) -> T:
     """Return what `act` returned on this rank. A collective call.
 
-    If `act` raises a ClozelineError on any rank, every rank raises the error of the first rank that failed. The message
-    names the ranks with that error, unless all ranks have it.
+    If `act` raises an error on any rank, every rank raises that of the first rank that failed, translated as in
+    `run_on_rank_0`. The message names the ranks with that error, unless all ranks have it.
     """
-    returned: list[T] = []
-
-    def attempt() -> ClozelineError | None:
-        try:
-            returned.append(act())
-        except ClozelineError as error:
-            return error
-        return None
-
-    errors = run_on_all_ranks(attempt)
+    value, own_error = _attempt(act)
+    errors = run_on_all_ranks(lambda: own_error)
     first = next((error for error in errors if error is not None), None)
     if first is None:
-        return returned[0]
+        return value
 
     ranks = [rank for rank, error in enumerate(errors) if str(error) == str(first)]
     if len(ranks) < len(errors):
@@ -146,25 +135,25 @@ def _node_name() -> str:
 def _attempt(act: Callable[[], Any]) -> Outcome:
     """Run `act` and catch every exception: a rank that skipped the collective call would leave the others waiting."""
     try:
-        return Outcome(act(), None)
+        return act(), None
     except ClozelineError as error:
-        return Outcome(None, error)
+        return None, error
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
-        return Outcome(None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. Check that disk."))
+        return None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. Check that disk.")
     except Exception as error:
         # A bug. The traceback is printed on the rank where it happened; all ranks report which rank that was.
         traceback.print_exc()
-        return Outcome(None, RankFailedError(f"Rank {dist.get_rank()} failed with {type(error).__name__}: {error}"))
+        return None, RankFailedError(f"Rank {dist.get_rank()} failed with {type(error).__name__}: {error}")
 
 
 def _values_or_first_error(outcomes: list[Outcome]) -> list[Any]:
-    for outcome in outcomes:
-        if outcome.error is not None:
-            outcome.error.everywhere = True
-            raise outcome.error
-    return [outcome.value for outcome in outcomes]
+    for _, error in outcomes:
+        if error is not None:
+            error.everywhere = True
+            raise error
+    return [value for value, _ in outcomes]
 
 
 # What the ranks begin with

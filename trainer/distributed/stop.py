@@ -62,14 +62,9 @@ class StopRequest:
         self.asked = False
         self._is_alone = os.environ.get("WORLD_SIZE", "1") == "1"  # as the launcher says, if there is one
         self._is_training = False
-        self._by_ctrl_c = False
+        self.interrupted = False  # by Ctrl-C, known as soon as `asked` is
         self._interrupted_at: float | None = None
         self._pipe_writer: int | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether the stop was requested by Ctrl-C. Known as soon as `asked` is, before the thread says so."""
-        return self._by_ctrl_c
 
     def listen(self) -> StopRequest:
         """From now on, note the signals instead of ending the process. Call it from the main thread."""
@@ -102,7 +97,7 @@ class StopRequest:
             self._pipe_writer = None
 
     def _note(self, number: int, frame: Any) -> None:
-        self._by_ctrl_c |= number == signal.SIGINT
+        self.interrupted |= number == signal.SIGINT
         self.asked = True
 
     def _read_signals(self, reader: int) -> None:
