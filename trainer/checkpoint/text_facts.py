@@ -18,10 +18,7 @@ TEXT_FACTS_FILE = "text_facts.json"
 
 
 def keep_text_facts(run: str, manifests: Sequence[Manifest]) -> None:
-    """Add what these manifests of pairs say about their text to the run's file. Pairs of earlier versions say nothing.
-
-    Raises StorageError.
-    """
+    """Add what these manifests of pairs say about their text, if anything, to the run's file. Raises StorageError."""
     facts = read_text_facts(run)
     for manifest in manifests:
         found = facts_of(manifest.statistics)
@@ -34,7 +31,7 @@ def keep_text_facts(run: str, manifests: Sequence[Manifest]) -> None:
 
 
 def read_text_facts(run: str) -> dict[str, TextFacts]:
-    """Return the facts by the fingerprint of the pairs. None of a run of an earlier version, nor of a damaged file."""
+    """Return the facts by the fingerprint of the pairs; none without a sound file."""
     path = Path(run, TEXT_FACTS_FILE)
     if not path.exists():
         return {}

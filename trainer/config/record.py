@@ -44,10 +44,6 @@ class RecipeChange(BaseModel):
     before: Any = None
     now: Any = None
 
-    def __str__(self) -> str:
-        """Return the change as text. Example: `optimizer.lr 0.004 -> 0.001`."""
-        return f"{self.key} {shown_value(self.before)} -> {shown_value(self.now)}"
-
 
 def flatten(content: Any, prefix: str = "") -> dict[str, Any]:
     """Return the values of nested tables by their full names. Tables in a list are numbered from 1.

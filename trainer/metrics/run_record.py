@@ -14,9 +14,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from schemas import storage
-from schemas.errors import CheckpointError, DataError
-from trainer.checkpoint.format import best_step, checkpoint_path, steps_saved
-from trainer.checkpoint.state import read_state
+from schemas.errors import DataError
+from trainer.checkpoint.format import best_step
 from trainer.config.record import HISTORY, RECIPE, RecipeChange
 from trainer.metrics.curves import SCORES_FILE
 from trainer.metrics.log import METRICS_FILE, Metrics, is_evaluation, read_lines, read_metrics
@@ -99,23 +98,13 @@ def read_record(run: str, copy: str | None = None) -> RunRecord:
         folder,
         *read_lines(folder),
         recipe,
-        _resumed_at(folder, starts),
+        starts[-1].resumed_at if starts else [],
         _changes(folder),
         starts,
         ranks=read_ranks(folder),
         best=best_step(run),
         blanks=read_blanks(folder),
     )
-
-
-def _resumed_at(folder: str, starts: Sequence[Start]) -> Sequence[int]:
-    """Return the steps after which a run was resumed, those in its newest checkpoint if it is of an earlier version."""
-    if starts:
-        return starts[-1].resumed_at
-    try:
-        return read_state(checkpoint_path(folder, steps_saved(folder)[-1])).resumed_at
-    except (IndexError, CheckpointError):
-        return []
 
 
 def _changes(folder: str) -> list[RecipeChange]:

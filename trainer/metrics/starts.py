@@ -30,10 +30,6 @@ PACKAGES = ("clozeline", "torch", "deepspeed")
 """The packages whose versions are noted, after Python's."""
 
 
-LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
-"""Later times have no date."""
-
-
 class Start(BaseModel):
     """One start. The fields after `is_evaluated` are for people.
 
@@ -45,7 +41,7 @@ class Start(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    time: float = Field(ge=0, lt=LAST_TIME)
+    time: float = Field(ge=0)
     step: int
     seconds: float
     is_evaluated: bool = True
@@ -89,7 +85,7 @@ def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: Any)
 
 
 def read_starts(run: str) -> list[Start]:
-    """Return the starts of a run, in order. Damaged lines are left out, and runs of earlier versions have none."""
+    """Return the starts of a run, in order. Damaged lines are left out."""
     try:
         lines = Path(run, STARTS_FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -105,10 +101,7 @@ def read_starts(run: str) -> list[Start]:
 
 
 def time_of(line: dict[str, Any], starts: Sequence[Start]) -> float:
-    """Return when a line of the metrics was logged, in seconds since 1970, given one start or more.
-
-    Lines of before the first start were logged by an earlier version. They are taken to lead up to it.
-    """
+    """Return when a line of the metrics was logged, in seconds since 1970, given one start or more."""
     is_evaluation = "eval_mlm_loss" in line
     began = (
         start for start in reversed(starts) if start.step + (start.is_evaluated or not is_evaluation) <= line["step"]

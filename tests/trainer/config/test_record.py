@@ -20,9 +20,9 @@ def test_tables_are_flattened_and_compared_by_key() -> None:
     before = flatten({"run": {"seed": 1, "output": "a"}, "phases": [{"steps": 3}], "optimizer": {"betas": (0.9, 0.98)}})
     assert before == {"run.seed": 1, "run.output": "a", "phases.1.steps": 3, "optimizer.betas": [0.9, 0.98]}
     now = flatten({"run": {"seed": 2, "output": "b"}, "phases": [{"steps": 3}], "optimizer": {"betas": [0.9, 0.98]}})
-    assert [str(change) for change in changes_between(before, now | {"optimizer.clip": 1.0}, 7)] == [
-        "optimizer.clip unset -> 1.0",
-        "run.seed 1 -> 2",
+    assert changes_between(before, now | {"optimizer.clip": 1.0}, 7) == [
+        RecipeChange(step=7, key="optimizer.clip", before=None, now=1.0),
+        RecipeChange(step=7, key="run.seed", before=1, now=2),
     ]
 
 
