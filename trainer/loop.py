@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import ClozelineError, PreemptedError, StorageError
+from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
@@ -216,7 +214,7 @@ class Loop:
 
         # Keys have 64 bits, and torch takes seeds of 63 bits.
         seed_dropout(key(self.run_recipe.run.seed, "dropout", step, dist.get_rank()) >> 1)
-        if not self.stepper.compute(step, micro_batches, partial(self.leaves_step, step)):
+        if not self.stepper.compute(step, micro_batches, partial(self.leaves, f"step {step}, computing")):
             return False
 
         watchdog.at(f"step {step}, reading data of the next one")
@@ -229,9 +227,9 @@ class Loop:
         if result is not None:
             self.progress.add(result, self.micro_batches)
 
-    def leaves_step(self, step: int) -> bool:
-        """Return whether all ranks abandon the step before its next micro-batch. A collective call."""
-        self.context.watchdog.at(f"step {step}, computing")
+    def leaves(self, place: str) -> bool:
+        """Return whether all ranks abandon a step or an evaluation before its next micro-batch. A collective call."""
+        self.context.watchdog.at(place)
         return self.context.stop.leaves_step()
 
     def preempted(self, step: int) -> PreemptedError:
@@ -259,17 +257,12 @@ class Loop:
     def measure(self, step: int) -> Figures:
         """Return the figures of an evaluation. Its time is in no rate. Raises as `evaluate`. A collective call."""
         assert self.evaluation is not None  # evaluation.pairs is set
-        figures = self.evaluation.measure(self.engine, partial(self.leaves_evaluation, step))
+        figures = self.evaluation.measure(self.engine, partial(self.leaves, f"step {step}, evaluating"))
         if figures is None:
             self.save_before_stop(step)
             raise self.preempted(step)
         self.progress.meter.skip(figures["eval_seconds"])
         return figures
-
-    def leaves_evaluation(self, step: int) -> bool:
-        """Return whether all ranks abandon the evaluation before its next batch. A collective call."""
-        self.context.watchdog.at(f"step {step}, evaluating")
-        return self.context.stop.leaves_step()
 
     # Checkpoints
 
@@ -346,7 +339,7 @@ class Progress:
         if self.metrics is not None:
             position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
             rates = self.meter.read(measured.ended_at, measured.stalled_seconds)
-            with self._line_errors_told():
+            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl"):
                 self.metrics.log(figures | position | rates, measured.ranks)
 
     def add_evaluation(self, step: int, figures: Figures) -> None:
@@ -355,7 +348,7 @@ class Progress:
             figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
         if self.metrics is not None:
             totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
-            with self._line_errors_told():
+            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl"):
                 self.metrics.log_evaluation(totals | figures)
 
     def set_length(self, recipe: Recipe, phase: Phase, plateau: Plateau, step: int) -> None:
@@ -380,16 +373,6 @@ class Progress:
         with keep_running("recipe.toml"):
             write_recipe(self.recipe)
             write_history(self.recipe.run.folder, self.state.changes)
-
-    @contextlib.contextmanager
-    def _line_errors_told(self) -> Iterator[None]:
-        """Log that a line cannot be written. It is kept, and written with a later one once there is room again."""
-        try:
-            yield
-        except (OSError, StorageError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            output = self.recipe.run.output
-            logger.info("%s: metrics.jsonl cannot be written: %s. Training continues.", output, reason)
 
 
 def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
