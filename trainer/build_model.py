@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from deepspeed import DeepSpeedEngine
-from deepspeed.accelerator import get_accelerator
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from trainer.data.counts import WordFrequencies, statistics_for, unigram_counts
 from trainer.data.fit import LABELED, check_model_vocabulary, missing_pair_objective
 from trainer.data.folder import PairFolder
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.distributed.threads import device_kind
 from trainer.engine import DTYPES, send_weights
 from trainer.logs import logger
 from trainer.models.attention import choose_flash, kernel_for
@@ -63,12 +63,12 @@ def build_initial_model(recipe: Recipe, folders: list[PairFolder], attention: st
 
     for encoder in model.encoders():
         encoder.recompute = recipe.engine.recompute
-        if device_name() == "cuda":
+        if device_kind() == "cuda":
             log_attention(encoder, recipe.engine.precision)
-    if device_name() == "cuda":
+    if device_kind() == "cuda":
         choose_attention(model, recipe, folders, attention)
-    if compiles(recipe, device_name()):
-        check_compiler(device_name())
+    if compiles(recipe, device_kind()):
+        check_compiler(device_kind())
         model.compile_parts()
     return model
 
@@ -213,8 +213,3 @@ def notes(recipe: Recipe, folders: list[PairFolder], model: PretrainingModel) ->
         found.append(f"The pair labels of {', '.join(labeled)} are not predicted while objective.kind is clm.")
     missing = missing_pair_objective(recipe, {folder.folder: folder.manifest for folder in folders})
     return [*found, missing] if missing else found
-
-
-def device_name() -> str:
-    """Return the kind of device that this process trains on, such as "cpu" or "cuda"."""
-    return get_accelerator().device_name()

@@ -123,21 +123,15 @@ def check_devices() -> list[Finding]:
     """Check the cores and GPUs that DeepSpeed will compute on."""
     import torch
 
+    from trainer.distributed.threads import device_kind
+
     findings = [check_cores()]
-    if uses_gpus():
+    if device_kind() == "cuda":
         findings += [check_gpu(index) for index in range(torch.cuda.device_count())]
     elif Path("/dev/nvidia0").exists():
         advice = "Install a CUDA build of torch, and check the driver with nvidia-smi."
         findings.append(Finding("gpu", "warning", "there is an NVIDIA GPU, but torch does not find it", advice))
     return findings
-
-
-def uses_gpus() -> bool:
-    """Return whether DeepSpeed will train on CUDA devices."""
-    from deepspeed.accelerator import get_accelerator
-
-    accelerator: Any = get_accelerator()
-    return accelerator.device_name() == "cuda"
 
 
 def check_gpu(index: int) -> Finding:
@@ -211,6 +205,7 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
         saved_bytes,
         vocabulary_size,
     )
+    from trainer.distributed.threads import device_kind
     from trainer.models.families import encoder_shape
 
     try:
@@ -222,7 +217,7 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     parameters = count_parameters(meta_model(shape))
     tokens = least_micro_batch(phase)
 
-    on_gpus = uses_gpus()
+    on_gpus = device_kind() == "cuda"
     ranks = torch.cuda.device_count() if on_gpus else 1
     available = torch.cuda.get_device_properties(0).total_memory if on_gpus else available_bytes()
     needed = rank_bytes(shape, parameters, phase, ranks)

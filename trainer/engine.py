@@ -50,6 +50,7 @@ from trainer.distributed.deepspeed_internals import (
     is_partitioned,
 )
 from trainer.distributed.process_group import device_of_rank
+from trainer.distributed.threads import device_kind
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     ParameterSlice,
@@ -81,6 +82,9 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
     deepspeed_settings = recipe.deepspeed.settings
     zero_table = deepspeed_settings.get("zero_optimization", {})
 
+    # In 16 bits, gradients are summed and reduced in float32.
+    float32_sums = {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
+
     return {
         "train_batch_size": rows_per_micro_batch * share.micro_batches_per_step,
         "train_micro_batch_size_per_gpu": rows_per_micro_batch,
@@ -99,7 +103,7 @@ def deepspeed_config(recipe: Recipe, share: RankShare) -> dict[str, Any]:
         "steps_per_print": 10**9,
         # The throughput timer waits for the whole device twice per micro-batch.
         "timers": {"throughput": {"enabled": False}},
-        **gradient_settings(recipe.engine),
+        **(float32_sums if recipe.engine.precision != "fp32" else {}),
         **deepspeed_settings,
         "zero_optimization": zero_table | zero_settings(recipe.engine),
     }
@@ -112,8 +116,7 @@ def zero_settings(section: EngineSection) -> dict[str, Any]:
         "optimizer": ["offload_optimizer"],
         "parameters": ["offload_optimizer", "offload_param"],
     }
-    accelerator: Any = get_accelerator()
-    host = {"device": "cpu", "pin_memory": accelerator.device_name() != "cpu"}
+    host = {"device": "cpu", "pin_memory": device_kind() != "cpu"}
 
     stage = section.zero_stage if section.precision == "fp32" else max(section.zero_stage, 1)
     settings: dict[str, Any] = {"stage": stage}
@@ -122,21 +125,13 @@ def zero_settings(section: EngineSection) -> dict[str, Any]:
     return settings
 
 
-def gradient_settings(section: EngineSection) -> dict[str, Any]:
-    """Return the DeepSpeed settings for float32 sums; an empty dictionary for a model that computes in float32."""
-    if section.precision == "fp32":
-        return {}
-
-    return {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
-
-
 # The engine
 
 
 def check_precision(precision: str) -> None:
     """Raise UsageError if this rank's device does not support the precision, or only emulates it slowly."""
     accelerator: Any = get_accelerator()
-    device = accelerator.device_name()
+    device = device_kind()
     if precision == "fp16" and not accelerator.is_fp16_supported():
         raise UsageError(f"engine.precision fp16: this {device} does not support it. Use bf16 or fp32.")
 
@@ -149,8 +144,7 @@ def check_precision(precision: str) -> None:
 
 def warn_of_slow_precision(precision: str) -> None:
     """Log a line if this rank computes bf16 on a CPU without instructions for it. A CPU that is unknown has them."""
-    accelerator: Any = get_accelerator()
-    if precision != "bf16" or accelerator.device_name() != "cpu" or multiplies_bf16(CPU_INFORMATION):
+    if precision != "bf16" or device_kind() != "cpu" or multiplies_bf16(CPU_INFORMATION):
         return
     logger.info(
         "engine.precision bf16: this CPU has no instructions for it, so a step takes several times as long as in fp32. "
@@ -171,8 +165,7 @@ def multiplies_bf16(cpu_information: Path) -> bool:
 
 def set_up_arithmetic(section: EngineSection) -> None:
     """Choose how this process multiplies matrices: TF32 for float32 on GPUs, and engine.deterministic."""
-    accelerator: Any = get_accelerator()
-    if accelerator.device_name() == "cuda":
+    if device_kind() == "cuda":
         # TF32 has 19 bits and is about 8 times as fast as float32 on Ampere and later.
         torch.set_float32_matmul_precision("high")
 
@@ -182,12 +175,6 @@ def set_up_arithmetic(section: EngineSection) -> None:
 
     # Turn off a debugging aid that comes with deterministic algorithms and costs a pass over every new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def bucket_elements(recipe: Recipe) -> int:
-    """Return how many gradient elements are reduced at a time: reduce_bucket_size of [deepspeed], or our default."""
-    zero_table = recipe.deepspeed.zero_optimization
-    return (zero_table and zero_table.reduce_bucket_size) or BUCKET_ELEMENTS
 
 
 def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpeedEngine:
@@ -206,7 +193,9 @@ def build_engine(model: nn.Module, recipe: Recipe, share: RankShare) -> DeepSpee
     with _quick_and_quiet():
         engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
 
-    replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements(recipe))
+    zero_table = recipe.deepspeed.zero_optimization
+    bucket_elements = (zero_table and zero_table.reduce_bucket_size) or BUCKET_ELEMENTS
+    replace_bf16_updates(engine, recipe.optimizer.clip, bucket_elements)
     return engine
 
 

@@ -189,8 +189,7 @@ def test_cpus_that_multiply_bf16_are_known_by_their_flags(tmp_path: Path, line: 
 def test_bf16_on_a_cpu_that_is_slow_in_it_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys, device: str, precision: str, multiplies: bool, is_told: bool
 ) -> None:
-    accelerator = SimpleNamespace(device_name=lambda: device)
-    monkeypatch.setattr("trainer.engine.get_accelerator", lambda: accelerator)
+    monkeypatch.setattr("trainer.engine.device_kind", lambda: device)
     monkeypatch.setattr("trainer.engine.multiplies_bf16", lambda path: multiplies)
     warn_of_slow_precision(precision)
     told = capsys.readouterr().out

@@ -56,7 +56,8 @@ class Snapshot:
 
 def snapshot_of(engine: DeepSpeedEngine, state: TrainingState) -> Snapshot:
     """Return a snapshot of the engine. Its tensors are views of the optimizer's own tensors, not copies."""
-    counts = {"updates": updates_made(engine), "loss_scale": loss_scale_of(engine)}
+    loss_scale = loss_scaler_state(engine) if engine.fp16_enabled() else {}
+    counts = {"updates": updates_made(engine), "loss_scale": loss_scale}
     # Slices that all ranks hold (stage 0) are marked as written on one rank only.
     slices = [part for part in parameter_slices(engine) if part.written]
     device = torch.device(engine.device or "cpu")
@@ -67,13 +68,6 @@ def snapshot_of(engine: DeepSpeedEngine, state: TrainingState) -> Snapshot:
 def shapes_of(engine: DeepSpeedEngine) -> Shapes:
     """Return the full shape of every parameter by name."""
     return {name: full_shape_of(parameter) for name, parameter in named_parameters(engine)}
-
-
-def loss_scale_of(engine: DeepSpeedEngine) -> dict[str, float]:
-    """Return the state of the fp16 loss scaler, or an empty dict without fp16."""
-    if not engine.fp16_enabled():
-        return {}
-    return loss_scaler_state(engine)
 
 
 class HostMemory:

@@ -43,7 +43,7 @@ CLIP_EPSILON = 1e-6
 """Added to the norm before dividing by it, as in torch.nn.utils.clip_grad_norm_ and DeepSpeed."""
 
 
-def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int = BUCKET_ELEMENTS) -> None:
+def replace_bf16_updates(engine: DeepSpeedEngine, max_norm: float, bucket_elements: int) -> None:
     """Take over the updates of a bf16 engine at stage 1; does nothing for any other.
 
     max_norm: the largest norm of the whole gradient; 0 disables clipping.

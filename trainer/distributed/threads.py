@@ -45,16 +45,16 @@ def cores_of_rank() -> int:
 
 def take_share_of_cores() -> None:
     """Let a rank on a CPU compute with one thread for each core of its share."""
-    if computes_on_cpu() and may_choose():
+    if device_kind() == "cpu" and may_choose():
         torch.set_num_threads(cores_of_rank())
 
 
-def computes_on_cpu() -> bool:
-    """Return whether DeepSpeed trains on the CPU of this machine."""
+def device_kind() -> str:
+    """Return the kind of device that DeepSpeed trains on, such as "cpu" or "cuda"."""
     from deepspeed.accelerator import get_accelerator  # which takes seconds, and not every user of this module trains
 
     accelerator: Any = get_accelerator()
-    return accelerator.device_name() == "cpu"
+    return accelerator.device_name()
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def single_thread() -> Iterator[None]:
 
 def spare_busy_cores() -> None:
     """On a CPU, leave busy cores to other programs, and log what limits this rank's threads. A collective call."""
-    if not computes_on_cpu():
+    if device_kind() != "cpu":
         return
 
     share = cores_of_rank()

@@ -28,6 +28,7 @@ from deepspeed.accelerator import get_accelerator
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder, mean_seen
 from trainer.distributed.collectives import run_on_all_ranks
+from trainer.distributed.threads import device_kind
 from trainer.metrics.ranks import RankReport
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token, peak_flops
@@ -236,9 +237,7 @@ def mfu_of_one_token(recipe: Recipe, folders: list[PairFolder], world_size: int)
 
     None if their peak is not known: on CPUs, on unknown GPUs, and in fp32.
     """
-    accelerator = get_accelerator()
-    is_cuda = accelerator is not None and accelerator.device_name() == "cuda"
-    if not is_cuda or recipe.engine.precision == "fp32":
+    if device_kind() != "cuda" or recipe.engine.precision == "fp32":
         return None
 
     peak = peak_flops(torch.cuda.get_device_name())
