@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import tomli_w
 
@@ -75,15 +75,8 @@ def shown_changes(record: RunRecord) -> list[list[str]]:
     return [[f"{one.step + 1:,}", one.key, shown_value(one.before), shown_value(one.now)] for one in record.changes]
 
 
-class EvaluationTable(NamedTuple):
-    """The figures of an evaluation after `step`, with the run's own kind of masks, and with each that was measured."""
-
-    step: int
-    rows: list[list[str]]
-
-
-def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
-    """Return the newest evaluation, None if there is none yet."""
+def _last_evaluation(lines: Metrics) -> dict[str, Any] | None:
+    """Return the step of the newest evaluation and its figures, by the kind of masks; None if there is none yet."""
     line = next(filter(is_evaluation, reversed(lines)), None)
     if line is None:
         return None
@@ -101,23 +94,15 @@ def _last_evaluation(lines: Metrics) -> EvaluationTable | None:
             or_dash(line.get(f"{prefix}mlm_accuracy"), "{:.2%}".format),
         ]
         rows.append(row)
-    return EvaluationTable(line["step"], rows)
+    return {"step": line["step"], "rows": rows}
 
 
-class Note(NamedTuple):
-    """Why the loss after `step` was no better than that of word frequencies alone."""
-
-    step: int
-    cause: str
-    advice: str
-
-
-def _last_note(lines: Metrics) -> Note | None:
-    """Return the newest one, None if the loss was never found at that of word frequencies."""
+def _last_note(lines: Metrics) -> dict[str, Any] | None:
+    """Return why the loss was last found at that of word frequencies alone, and after which step; None if never."""
     line = next((line for line in reversed(lines) if line.get(CAUSE) is not None), None)
     if line is None:
         return None
-    return Note(line["step"], line[CAUSE].replace("_", " "), ADVICE.get(line[CAUSE], ""))
+    return {"step": line["step"], "cause": line[CAUSE].replace("_", " "), "advice": ADVICE.get(line[CAUSE], "")}
 
 
 def _rows_of_ranks(reports: Sequence[RankReport]) -> list[list[str]]:
