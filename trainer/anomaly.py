@@ -11,9 +11,6 @@ model from learning. How far values are below the median says nothing about spik
 The rule exists twice. `AnomalyGuard` applies it on the device, between gradient clipping and the update, inside the
 optimizer's `step`: DeepSpeed knows the gradient norm there at every ZeRO stage, and nothing has changed yet. The host
 does not wait for that verdict. It learns it one step later, and `fault_of` then says in words what was wrong.
-
-AnomalyHistory is part of a checkpoint's state, which tools read without DeepSpeed, so torch and DeepSpeed are imported
-only where the guard uses them.
 """
 
 from __future__ import annotations
@@ -21,47 +18,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import exp, hypot, inf, isfinite, log, sqrt
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+import torch
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
+from trainer.checkpoint.state import AnomalyHistory
 from trainer.config.schema import AnomalySection
-
-if TYPE_CHECKING:
-    from deepspeed import DeepSpeedEngine
-    from torch import Tensor
-
+from trainer.distributed.deepspeed_internals import basic_optimizer, gradient_norm_of
 
 DEVIATIONS = 4.0
 """How many deviations above the median, on a logarithmic scale, a value may be a spike."""
 
 SMALLEST = 1e-12
 """The smallest median that values are compared with, because 0 has no logarithm."""
-
-
-class AnomalyHistory(BaseModel):
-    """The record that steps are judged against. Every checkpoint stores it.
-
-    losses, norms: of the last good steps, at most `anomaly.window` of them, oldest first.
-    consecutive_skips: steps without an update since the last good one. skipped: all steps without an update. Neither
-    counts fp16 overflows, which dynamic loss scaling expects.
-    """
-
-    losses: list[float] = []
-    norms: list[float] = []
-    consecutive_skips: int = 0
-    skipped: int = 0
-
-    def add(self, loss: float, norm: float, window: int) -> None:
-        """Add a step that made an update, and forget steps older than `window`."""
-        self.losses = [*self.losses, loss][-window:]
-        self.norms = [*self.norms, norm][-window:]
-        self.consecutive_skips = 0
-
-    def skip(self) -> None:
-        """Count a step that made no update."""
-        self.consecutive_skips += 1
-        self.skipped += 1
 
 
 def fault_of(loss: float, norm: float, history: AnomalyHistory, section: AnomalySection) -> str | None:
@@ -135,8 +107,6 @@ class AnomalyGuard:
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
         """clip: the largest gradient norm; 0 disables clipping. It is only used where DeepSpeed does not clip."""
-        from trainer.distributed.deepspeed_internals import basic_optimizer
-
         self.history = history
         self._engine = engine
         self._section = section
@@ -158,8 +128,6 @@ class AnomalyGuard:
 
     def verdict(self) -> Verdict:
         """Return the verdict on the step that engine.step() has just ended."""
-        import torch
-
         if self._verdict is not None:
             return self._verdict
 
@@ -221,15 +189,9 @@ class AnomalyGuard:
 
     def _gradient_norm(self) -> Tensor:
         """Return the norm before clipping. Clips the gradients itself where DeepSpeed has no optimizer wrapper."""
-        # Imported here: a checkpoint's state refers to this module, and exporting a checkpoint must not need DeepSpeed.
-        from trainer.distributed.deepspeed_internals import gradient_norm_of
-
         norm = gradient_norm_of(self._engine)
         if norm is not None:
             return norm
-
-        from torch.nn.utils import clip_grad_norm_
-
         return clip_grad_norm_(self._engine.module.parameters(), self._clip or inf)  # type: ignore[operator]
 
 

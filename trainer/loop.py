@@ -10,11 +10,11 @@ from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError, PreemptedError
 from schemas.randomness import key
-from trainer.anomaly import AnomalyGuard, AnomalyHistory
+from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
 from trainer.checkpoint.resume import write_history
 from trainer.checkpoint.run_folder import write_recipe
-from trainer.checkpoint.state import TrainingState
+from trainer.checkpoint.state import AnomalyHistory, TrainingState
 from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phase_of_length
 from trainer.config.record import RecipeChange
 from trainer.config.schema import Recipe

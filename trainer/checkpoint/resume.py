@@ -23,7 +23,6 @@ from torch import Tensor
 
 from schemas import storage
 from schemas.errors import CheckpointError, DataError, StorageError
-from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.format import (
     FoundCheckpoint,
     checkpoint_path,
@@ -36,7 +35,14 @@ from trainer.checkpoint.rank_files import WEIGHTS, RankFiles
 from trainer.checkpoint.remote import RunUrl
 from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.snapshot import shapes_of
-from trainer.checkpoint.state import IDENTITY_OF_RUN, TrainingState, check_unchanged, identity, read_state
+from trainer.checkpoint.state import (
+    IDENTITY_OF_RUN,
+    AnomalyHistory,
+    TrainingState,
+    check_unchanged,
+    identity,
+    read_state,
+)
 from trainer.config.phases import Phase
 from trainer.config.record import HISTORY, RecipeChange, changes_between, flatten, shown_value
 from trainer.config.schema import Recipe

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict
 
 from schemas.errors import CheckpointError
-from trainer.anomaly import AnomalyHistory
 from trainer.checkpoint.format import STATE
 from trainer.config.phases import MODEL_KEYS, Phase, phases_of
 from trainer.config.record import RecipeChange, flatten, shown_value
@@ -23,6 +22,31 @@ from trainer.metrics.sums import Interval
 
 if TYPE_CHECKING:
     from trainer.data.folder import PairFolder  # loads torch
+
+
+class AnomalyHistory(BaseModel):
+    """The record that steps are judged against. Every checkpoint stores it.
+
+    losses, norms: of the last good steps, at most `anomaly.window` of them, oldest first.
+    consecutive_skips: steps without an update since the last good one. skipped: all steps without an update. Neither
+    counts fp16 overflows, which dynamic loss scaling expects.
+    """
+
+    losses: list[float] = []
+    norms: list[float] = []
+    consecutive_skips: int = 0
+    skipped: int = 0
+
+    def add(self, loss: float, norm: float, window: int) -> None:
+        """Add a step that made an update, and forget steps older than `window`."""
+        self.losses = [*self.losses, loss][-window:]
+        self.norms = [*self.norms, norm][-window:]
+        self.consecutive_skips = 0
+
+    def skip(self) -> None:
+        """Count a step that made no update."""
+        self.consecutive_skips += 1
+        self.skipped += 1
 
 
 class TrainingState(BaseModel):

@@ -12,22 +12,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import floor, log2
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import torch
+import torch.distributed as dist
+from deepspeed import DeepSpeedEngine
+from torch import Tensor
+
+from trainer.anomaly import AnomalyGuard
 from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phases_of
+from trainer.evaluate import Evaluation
 from trainer.logs import logger
+from trainer.metrics.log import ADVICE, CAUSE, Figures
+from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_of
-
-if TYPE_CHECKING:
-    # The report needs ADVICE without loading torch.
-    from deepspeed import DeepSpeedEngine
-    from torch import Tensor
-
-    from trainer.anomaly import AnomalyGuard
-    from trainer.evaluate import Evaluation
-    from trainer.metrics.log import Figures
-    from trainer.models.batch import PackedBatch
-    from trainer.run_context import RunContext
+from trainer.run_context import RunContext
 
 # When a phase is compared for the first time. Shorter ones than FEWEST_STEPS are trials.
 FIRST_STEP = 500
@@ -44,18 +43,6 @@ LEAST_STEPS = 500  # `tiny` is at the baseline after 60 steps and 0.2 nats below
 FEW_STEPS = 5_000  # with batches of LARGE_BATCH_TOKENS or more
 LARGE_BATCH_TOKENS = 4_096
 LOW_RANK = 5.0  # a small model had 1.4 to 1.8 at the baseline, and 6 to 7 once its loss was 1.0 to 1.3 nats below it
-
-ADVICE = {
-    "learning_rate_low": "Raise optimizer.lr or shorten schedule.warmup_steps.",
-    "learning_rate_high": "Lower optimizer.lr or lengthen schedule.warmup_steps.",
-    "copying": 'Set masking.replacement = "100/0/0", use smaller batches, and see docs/troubleshooting.md.',
-    "few_steps": "Train for more steps, with smaller batches if they are large.",
-    "collapsed_output": "Use smaller batches or better weights to start from (model.init_from), and see "
-    "docs/troubleshooting.md.",
-    "unknown": "Check that the words are not in random order, that enough tokens are masked and that the rows do not "
-    "repeat too often, train longer, and see docs/troubleshooting.md.",
-}
-"""What to do about each cause, by its name in metrics.jsonl (`loss_doctor`), in the order in which they are tried."""
 
 
 class Measured(NamedTuple):
@@ -159,7 +146,7 @@ class Plateau:
             finding,
             ADVICE[name],
         )
-        return {"loss_doctor": name}
+        return {CAUSE: name}
 
     def _measured(self, step: int, tokens: int, figures: Figures) -> Measured | None:
         """Return what is known about the run, None if the figures have no loss or no baseline."""
@@ -196,9 +183,6 @@ def rank_at_masked_places(engine: DeepSpeedEngine, micro_batches: list[PackedBat
 
     micro_batches: this rank's, the same number on all ranks, and at least one.
     """
-    import torch
-    import torch.distributed as dist
-
     model: Any = engine.module
     device = torch.device(engine.device or "cpu")
     vectors: list[Tensor] = []

@@ -18,8 +18,7 @@ from schemas.pages import render
 from trainer.config.record import shown_value
 from trainer.metrics.curves import charts_over_hours, run_charts
 from trainer.metrics.figures import facts, known_figures, verdict
-from trainer.metrics.log import CAUSE, METRICS_FILE, Metrics, is_evaluation
-from trainer.metrics.plateau import ADVICE
+from trainer.metrics.log import ADVICE, CAUSE, METRICS_FILE, Metrics, is_evaluation
 from trainer.metrics.presentation import masks_note, or_dash, shown_name
 from trainer.metrics.ranks import RankReport, ratio_to_median
 from trainer.metrics.run_record import RunRecord, read_record

@@ -18,9 +18,8 @@ from tests.trainer.conftest import TIMED
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import PhaseSection, Recipe
-from trainer.metrics.log import is_evaluation
+from trainer.metrics.log import ADVICE, is_evaluation
 from trainer.metrics.plateau import (
-    ADVICE,
     Measured,
     Plateau,
     effective_rank,
