@@ -34,9 +34,6 @@ from trainer.distributed.zero import (
 SHARE_OF_MEMORY = 0.8
 """The share of a machine's available memory that the copies of all its ranks may take together."""
 
-ALIGNMENT = 16
-"""Each copied tensor begins at a multiple of this: 64 bytes, the size of a cache line and of the widest vector load."""
-
 _ELEMENT = 4  # bytes of a float32
 _PORTABLE = 1  # cudaHostRegisterPortable: pinned for every CUDA context
 
@@ -125,7 +122,7 @@ class HostMemory:
             for name, values_N in {"": part.weights, **part.moments}.items():
                 copies[name] = self._memory_N[begin : begin + values_N.numel()]
                 copies[name].copy_(values_N, non_blocking=True)
-                begin += _aligned(values_N.numel())
+                begin += values_N.numel()
             slices.append(replace(part, weights=copies.pop(""), moments=copies))
 
         if snapshot.device.type != "cpu":
@@ -145,11 +142,7 @@ def clear_cuda_error(device: torch.device) -> None:
 def copied_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of host memory that a copy needs on this rank."""
     tensors = [values_N for part in snapshot.slices for values_N in (part.weights, *part.moments.values())]
-    return _ELEMENT * sum(_aligned(values_N.numel()) for values_N in tensors)
-
-
-def _aligned(length: int) -> int:
-    return -(-length // ALIGNMENT) * ALIGNMENT
+    return _ELEMENT * sum(values_N.numel() for values_N in tensors)
 
 
 def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:

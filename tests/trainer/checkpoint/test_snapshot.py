@@ -11,7 +11,7 @@ import torch
 
 from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint import snapshot as snapshots
-from trainer.checkpoint.snapshot import ALIGNMENT, HostMemory, Snapshot, copied_bytes
+from trainer.checkpoint.snapshot import HostMemory, Snapshot, copied_bytes
 from trainer.checkpoint.state import TrainingState
 from trainer.distributed.zero import ParameterSlice
 
@@ -46,11 +46,10 @@ def test_a_copy_holds_the_same_values_and_memory_is_used_again() -> None:
                 assert (found.name, found.start) == (expected.name, expected.start)
                 assert found.weights.dtype == torch.float32 and torch.equal(found.weights, expected.weights)
                 assert all(torch.equal(found.moments[name], expected.moments[name]) for name in expected.moments)
-            assert all(part.weights.data_ptr() % (4 * ALIGNMENT) == 0 for part in copy.slices)
 
     assert len(addresses) == 1
     copied = sum(part.weights.nbytes * (1 + len(part.moments)) for part in first.slices)
-    assert copied <= copied_bytes(first) < 1.01 * copied
+    assert copied == copied_bytes(first)
 
 
 @pytest.mark.parametrize("failure", [0, 2])
