@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from trainer.config.sections import START_KEYS, ModelSection
 from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
 from trainer.logs import rank_of_process
 
+RECIPES = files("trainer").joinpath("recipes")
 SUFFIX = ".toml"
 
 SHAPE_KEYS = ("family", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -169,15 +168,13 @@ def read_recipe(path: str) -> str:
 
 def recipe_names() -> list[str]:
     """Return the names that `--config` takes, in alphabetical order."""
-    return sorted(name for name, _ in _recipe_files())
+    return sorted(file.name.removesuffix(SUFFIX) for file in RECIPES.iterdir() if file.name.endswith(SUFFIX))
 
 
 def recipe_text(name: str) -> str:
     """Return the TOML text of a shipped recipe. Raises UsageError with the nearest name if there is none."""
-    for known_name, file in _recipe_files():
-        if known_name == name:
-            return file.read_text(encoding="utf-8")
-
+    if name in recipe_names():
+        return RECIPES.joinpath(f"{name}{SUFFIX}").read_text(encoding="utf-8")
     raise UsageError(
         f"There is no recipe {name}.{nearest_recipe(name)} `clozeline recipes` lists those that ship with Clozeline."
     )
@@ -207,9 +204,3 @@ def nearest_recipe(path: str) -> str:
     """
     name = path.rsplit("/", 1)[-1].removesuffix(SUFFIX)
     return nearest_name(name, recipe_names())
-
-
-def _recipe_files() -> Iterator[tuple[str, Traversable]]:
-    for file in files("trainer").joinpath("recipes").iterdir():
-        if file.name.endswith(SUFFIX):
-            yield file.name.removesuffix(SUFFIX), file

@@ -20,12 +20,8 @@ from trainer.models.families import FAMILIES_WITH, GENERATOR_SIZE, ROTATED_FAMIL
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The lowest engine.zero_stage that supports each engine.offload."""
 
-DRAWN_STARTS = {
-    "initial_embeddings": "random",
-    "initial_attention": "random",
-    "initial_head": "random",
-}
-"""Keys of [model] that replace drawn weights, with the values that leave them as drawn."""
+DRAWN_STARTS = ("initial_embeddings", "initial_attention", "initial_head")
+"""Keys of [model] that replace drawn weights, unless they are "random"."""
 
 
 def check_recipe(recipe: Recipe, path: str) -> None:
@@ -368,10 +364,10 @@ def check_first_weights(model: ModelSection, path: str) -> None:
 
 def check_starting_weights(model: ModelSection, path: str) -> None:
     """Check that the model.initial_* keys do not conflict with other sources of weights or with each other."""
-    asked_for = [name for name, default in DRAWN_STARTS.items() if getattr(model, name) != default]
+    asked_for = [name for name in DRAWN_STARTS if getattr(model, name) != "random"]
     source = "init_from" if model.init_from is not None else "tile_from"
     if asked_for and getattr(model, source) is not None:
-        off = ", ".join(f"model.{name}={DRAWN_STARTS[name]}" for name in asked_for)
+        off = ", ".join(f"model.{name}=random" for name in asked_for)
         if model.initial_embedding_std is not None:
             off += ", model.initial_embedding_std=none"
         raise UsageError(

@@ -27,7 +27,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from io import BufferedWriter
 
 from filelock import FileLock, Timeout
@@ -45,13 +44,8 @@ _needed: defaultdict[str, set[str]] = defaultdict(set)
 """The paths of all files that this process may use, by cache folder."""
 
 
-@dataclass(frozen=True, order=True)
-class CachedFile:
-    """A complete file. Files sort by the time of their last use, in nanoseconds."""
-
-    last_used: int
-    size: int
-    path: str
+CachedFile = tuple[int, int, str]
+"""A complete file: when it was last used, in nanoseconds; its bytes; its path."""
 
 
 class NodeCache:
@@ -140,18 +134,18 @@ class NodeCache:
             with contextlib.suppress(FileNotFoundError):
                 found = entry.stat()
                 if name["kind"] == "shard":
-                    complete.append(CachedFile(found.st_mtime_ns, found.st_size, entry.path))
+                    complete.append((found.st_mtime_ns, found.st_size, entry.path))
                 elif not self._remove_abandoned(name["key"], entry.path):
                     total += found.st_size
 
         if total > self.max_bytes:
             return False
-        total += sum(file.size for file in complete)
-        for file in self._dispensable_first(sorted(complete)):
+        total += sum(size for _, size, _ in complete)
+        for _, size, path in self._dispensable_first(sorted(complete)):
             if total <= self.max_bytes:
                 break
-            _unlink(file.path)
-            total -= file.size
+            _unlink(path)
+            total -= size
         return True
 
     def _remove_abandoned(self, key: str, partial: str) -> bool:
@@ -167,14 +161,15 @@ class NodeCache:
         forgotten = []
         useful = []
         for file in files:
-            is_forgotten = file.path not in _needed[self.folder] and file.last_used < long_ago
+            last_used, _, path = file
+            is_forgotten = path not in _needed[self.folder] and last_used < long_ago
             (forgotten if is_forgotten else useful).append(file)
 
         # The window holds the files used last. Before them go those that this epoch used, the latest first.
         window: list[CachedFile] = []
         bytes_left = self.window_bytes
-        while useful and useful[-1].size <= bytes_left:
-            bytes_left -= useful[-1].size
+        while useful and useful[-1][1] <= bytes_left:
+            bytes_left -= useful[-1][1]
             window.append(useful.pop())
         return forgotten + useful[::-1] + window[::-1]
 
