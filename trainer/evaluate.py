@@ -106,17 +106,12 @@ class Evaluation:
         permuted = FAMILIES[recipe.model.family].two_streams
         schedule = KindsInTurn(Masking(self._kind, HELD_OUT_PROB), permuted=permuted, kinds=self._kinds)
         batch_format = BatchFormat(device=device, has_draws=self._detects_replaced)
-        bounds = self._bounds_of(recipe, sources[0], share)
-        self._batches = len(bounds) * len(self._kinds)
-        self._stream = HeldOutStream(sources, bounds, schedule, share, batch_format)
-
-    @staticmethod
-    def _bounds_of(recipe: Recipe, source: Source, share: RankShare) -> list[tuple[int, int]]:
-        """Return the half-open range of places of each batch, up to evaluation.batches of them."""
-        places = source.order.epoch_size
+        places = sources[0].order.epoch_size
         if recipe.evaluation.batches is not None:
             places = min(places, recipe.evaluation.batches * share.size)
-        return batch_bounds(places, share.size)
+        bounds = batch_bounds(places, share.size)
+        self._batches = len(bounds) * len(self._kinds)
+        self._stream = HeldOutStream(sources, bounds, schedule, share, batch_format)
 
     def measure(self, engine: DeepSpeedEngine, stop_requested: Callable[[], bool]) -> Figures | None:
         """Evaluate the engine's weights. Returns None if a stop was requested before the end. A collective call.

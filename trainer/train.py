@@ -265,15 +265,16 @@ def run_phase(
             resources.callback(folder.close)
         device = device_of_rank()
         phase, choice = with_micro_batches(phase, folders, device)
-        data = open_data(phase, folders, resources, begins=checkpoint is None)
+        share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
+        stream, evaluation, unigram_loss = open_data(phase, folders, share, resources, begins=checkpoint is None)
 
         context.watchdog.at("building the engine")
         with noting_out_of_memory(lambda: too_large_model(phase.recipe, device)):
-            engine = open_engine(context, phase, data, checkpoint)
+            engine = open_engine(context, phase, folders, share, checkpoint)
             resources.callback(engine.destroy)
 
             context.watchdog.at("preparing the weights" if checkpoint is None else "loading the checkpoint")
-            state = resume(engine, context.run_recipe, phase, data.folders, checkpoint)
+            state = resume(engine, context.run_recipe, phase, folders, checkpoint)
         state = begun(state, context, skipped_batches)
         if device.type == "cuda":
             state = state.model_copy(update={"attention": attention_of(engine)})
@@ -284,15 +285,15 @@ def run_phase(
         else:
             warn_of_few_updates(phase)
 
-        metrics = open_metrics(context, phase, data.folders, state, monitors_of(engine, state.recipe))
+        metrics = open_metrics(context, phase, folders, state, monitors_of(engine, state.recipe))
         if metrics is not None:
-            resources.callback(close_metrics, metrics)
+            resources.callback(metrics.close)
 
         # The guard changes its copy of the history; the state keeps what the checkpoint holds.
         guard = AnomalyGuard(
             engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
         )
-        loop = Loop(context, phase, engine, data.stream, data.evaluation, guard, metrics, state, data.unigram_loss)
+        loop = Loop(context, phase, engine, stream, evaluation, guard, metrics, state, unigram_loss)
         with noting_out_of_memory(lambda: too_large_micro_batch(phase.recipe, choice, device)):
             return loop.run()
 
@@ -300,21 +301,13 @@ def run_phase(
 # What a phase opens
 
 
-@dataclass(frozen=True)
-class PhaseData:
-    """The data that one rank reads in one phase, and the loss of word frequencies alone on its text, if known."""
+def open_data(
+    phase: Phase, folders: list[PairFolder], share: RankShare, resources: contextlib.ExitStack, begins: bool
+) -> tuple[Stream, Evaluation | None, float | None]:
+    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint.
 
-    folders: list[PairFolder]
-    share: RankShare
-    stream: Stream
-    evaluation: Evaluation | None
-    unigram_loss: float | None
-
-
-def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.ExitStack, begins: bool) -> PhaseData:
-    """Open the training and evaluation data of a phase until `resources` close. begins: the run has no checkpoint."""
-    share = share_of(phase.recipe, dist.get_rank(), dist.get_world_size(), folders)
-
+    The last value is the loss of word frequencies alone on the text of the phase, if it is known.
+    """
     stream = build_stream(phase.recipe, folders, share, device_of_rank())
     resources.callback(stream.close)
 
@@ -323,11 +316,15 @@ def open_data(phase: Phase, folders: list[PairFolder], resources: contextlib.Exi
     if evaluation is not None:
         resources.callback(evaluation.close)
 
-    return PhaseData(folders, share, stream, evaluation, None if frequencies is None else frequencies.loss)
+    return stream, evaluation, None if frequencies is None else frequencies.loss
 
 
 def open_engine(
-    context: RunContext, phase: Phase, data: PhaseData, checkpoint: FoundCheckpoint | None
+    context: RunContext,
+    phase: Phase,
+    folders: list[PairFolder],
+    share: RankShare,
+    checkpoint: FoundCheckpoint | None,
 ) -> DeepSpeedEngine:
     """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
 
@@ -339,16 +336,16 @@ def open_engine(
 
     # W&B reads the run's name from the environment while DeepSpeed builds the engine.
     run_on_rank_0(lambda: name_run(run_recipe.run.folder, run_recipe.deepspeed.settings))
-    model = build_initial_model(phase.recipe, data.folders, recorded_attention(phase, checkpoint))
+    model = build_initial_model(phase.recipe, folders, recorded_attention(phase, checkpoint))
     if begins:
-        first = data.folders[0]
+        first = folders[0]
         run_on_rank_0(lambda: check_exportable(first.folder, first.vocabulary, model.shape))
         warn_of_vocabulary(run_recipe, first.vocabulary, first.folder)
 
-    engine = build_engine(model, phase.recipe, data.share)
+    engine = build_engine(model, phase.recipe, share)
     if begins:
         context.watchdog.at("drawing initial weights")
-        fill_in_initial_weights(engine, run_recipe, data.folders)
+        fill_in_initial_weights(engine, run_recipe, folders)
     return engine
 
 
@@ -414,9 +411,3 @@ def known_length(context: RunContext) -> int | None:
     """
     is_open = context.hours is not None and context.hours.speed is None
     return None if is_open else context.last_step
-
-
-def close_metrics(metrics: MetricsLog) -> None:
-    """Close the metrics. Disk errors are ignored, because they were reported when the lines were logged."""
-    with contextlib.suppress(OSError):
-        metrics.close()

@@ -204,9 +204,7 @@ def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _data_text(folders: list[str], fingerprints: list[str]) -> str:
-    """Return text such as `out/pairs (fingerprint 53a1...)`, or only fingerprints if the folders are unknown."""
-    if len(folders) != len(fingerprints):
-        return f"fingerprint {', '.join(fingerprints) or 'unknown'}"
+    """Return text such as `out/pairs (fingerprint 53a1...)`."""
     pairs = zip(folders, fingerprints, strict=True)
     return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
 

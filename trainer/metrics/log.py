@@ -10,6 +10,7 @@ the line before (ranks.py).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from math import isfinite
@@ -153,8 +154,9 @@ class MetricsLog:
             self._tell(line)
 
     def close(self) -> None:
-        """Close the files and the progress bar."""
-        self._file.close()
+        """Close the files and the progress bar. Disk errors were told when the lines were logged."""
+        with contextlib.suppress(OSError):
+            self._file.close()
         self._tensorboard.close()
         self._bar.close()
 
