@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomli_w
 
-from schemas.charts import COLORS, Chart, Color, Line, TextOf, chart, chart_over_hours, percent, short
+from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, percent, short
 from schemas.pages import render
 from trainer.config.record import UNRECORDED, flatten, shown_value
 from trainer.metrics.curves import ValueTable, has_few_points, points_of, value_table
@@ -42,19 +42,6 @@ class Row(NamedTuple):
     best: list[int]
 
 
-class ShownRun(NamedTuple):
-    """One run as the page shows it. link: to its own report, empty if there is none."""
-
-    name: str
-    color: Color
-    is_dashed: bool
-    link: str
-    verdict: str
-    facts: list[Fact]
-    changes: list[list[str]]
-    recipe: str
-
-
 def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | None = None) -> str:
     """Return the page of two runs or more, which have metrics. The other arguments are those of `report`."""
     names = distinct_names([record.run for record in records])
@@ -85,10 +72,11 @@ def distinct_names(runs: Sequence[str]) -> list[str]:
     return next((names for names in by_length if len(set(names)) == len(names)), list(runs))
 
 
-def _shown(number: int, name: str, record: RunRecord, page_folder: str) -> ShownRun:
+def _shown(number: int, name: str, record: RunRecord, page_folder: str) -> dict[str, Any]:
+    """Return one run as the page shows it. link: to its own report, empty if there is none."""
     own_report = Path(record.folder, REPORT_FILE)
     has_link = record.folder == record.run and own_report.exists()
-    return ShownRun(
+    return dict(
         name=name,
         color=COLORS[number % len(COLORS)],
         is_dashed=number >= len(COLORS),
@@ -160,7 +148,7 @@ def _cell(value: object) -> str:
     return shown_path(value) if isinstance(value, str) else shown_value(value)
 
 
-def _charts(runs: Sequence[ShownRun], records: Sequence[RunRecord]) -> tuple[list[Chart], ValueTable]:
+def _charts(runs: Sequence[dict[str, Any]], records: Sequence[RunRecord]) -> tuple[list[Chart], ValueTable]:
     charts, few = [], []
     for title, metric, text_of, is_over_hours in CHARTS:
         drawn = _lines(runs, records, metric, "step")
@@ -178,9 +166,9 @@ def _charts(runs: Sequence[ShownRun], records: Sequence[RunRecord]) -> tuple[lis
     return charts, value_table(few)
 
 
-def _lines(runs: Sequence[ShownRun], records: Sequence[RunRecord], metric: str, scale: str) -> list[Line]:
+def _lines(runs: Sequence[dict[str, Any]], records: Sequence[RunRecord], metric: str, scale: str) -> list[Line]:
     drawn = [
-        Line(run.name, run.color, points_of(record.lines, metric, scale), run.is_dashed)
+        Line(run["name"], run["color"], points_of(record.lines, metric, scale), run["is_dashed"])
         for run, record in zip(runs, records, strict=True)
     ]
     return [line for line in drawn if line.points]
