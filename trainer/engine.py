@@ -48,6 +48,7 @@ from trainer.distributed.deepspeed_internals import (
     full_shape_of,
     has_flat_gradients,
     is_partitioned,
+    publish_weights,
 )
 from trainer.distributed.process_group import device_of_rank
 from trainer.distributed.threads import device_kind
@@ -56,7 +57,6 @@ from trainer.distributed.zero import (
     ParameterSlice,
     named_parameters,
     parameter_slices,
-    publish_weights,
 )
 from trainer.logs import logger
 from trainer.optim.build import build_optimizer
@@ -254,7 +254,9 @@ def send_weights(engine: DeepSpeedEngine, weights: Iterator[tuple[str, Tensor]] 
         if weights is None:
             values = torch.empty(shape, device=device)
         else:
-            values = _next_weight(weights, name, shape).to(device)
+            found, values = next(weights)
+            assert (found, tuple(values.shape)) == (name, shape), f"{found} {tuple(values.shape)} for {name} {shape}"
+            values = values.detach().contiguous().to(device)
         if dist.get_world_size() > 1:
             dist.broadcast(values, 0)
 
@@ -267,12 +269,6 @@ def send_weights(engine: DeepSpeedEngine, weights: Iterator[tuple[str, Tensor]] 
 
     # In stage 3, the model computes with copies of these parts, which have to be updated.
     publish_weights(engine)
-
-
-def _next_weight(weights: Iterator[tuple[str, Tensor]], name: str, shape: tuple[int, ...]) -> Tensor:
-    found, values = next(weights)
-    assert found == name and tuple(values.shape) == shape, f"{found} {tuple(values.shape)} comes for {name} {shape}"
-    return values.detach().contiguous()
 
 
 # Gradients in float32

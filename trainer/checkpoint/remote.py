@@ -63,6 +63,7 @@ class RunUrl:
     def __init__(self, url: str, folder: str, keep: int):
         """keep: checkpoint.keep."""
         self.url = url
+        self._lock_url = storage.join(url, RUN_LOCK_FILE)
         self._folder = folder
         self._keep = keep
 
@@ -119,10 +120,6 @@ class RunUrl:
         if str(path) in self._uploaded:
             with contextlib.suppress(StorageError, FileNotFoundError):
                 upload_file(path, storage.join(self.url, LOG_FILE))
-
-    @property
-    def _lock_url(self) -> str:
-        return storage.join(self.url, RUN_LOCK_FILE)
 
     def _begin(self, step: int) -> None:
         """Upload other files than checkpoints, and remove the manifest of a checkpoint that is about to be replaced."""

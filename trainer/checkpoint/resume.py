@@ -51,13 +51,12 @@ from trainer.data.counts import identity_of_counts
 from trainer.data.folder import PairFolder
 from trainer.data.share import places_before
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0
-from trainer.distributed.deepspeed_internals import is_partitioned, set_loss_scaler_state
+from trainer.distributed.deepspeed_internals import is_partitioned, publish_weights, set_loss_scaler_state
 from trainer.distributed.watchdog import progress
 from trainer.distributed.zero import (
     ParameterSlice,
     named_parameters,
     parameter_slices,
-    publish_weights,
     set_updates_made,
 )
 from trainer.logs import logger
@@ -249,17 +248,9 @@ def announce(phase: Phase, state: TrainingState, found: FoundCheckpoint, resumes
         position = places_before(phase.recipe.batch, batches_read)
         logger.info("Resuming from %s: step %d, %s %s.", found.path, state.step, unit, f"{position:,}")
 
-    new_changes = state.changes[len(found.state.changes) :]
-    for change in new_changes:
-        _announce_change(change, state.step + 1)
-
-
-def _announce_change(change: RecipeChange, first_step: int) -> None:
-    """Log a change of the recipe. first_step: the first one with the new value."""
-    told = f"The recipe changed: {change.key} was {shown_value(change.before)}, is {shown_value(change.now)}"
-    if change.key in WITHOUT_EFFECT:
-        logger.info(
-            "%s. This has no effect on a run that has begun: its first weights were made with the former value.", told
-        )
-    else:
-        logger.info("%s from step %d on.", told, first_step)
+    for change in state.changes[len(found.state.changes) :]:
+        effect = f" from step {state.step + 1} on."
+        if change.key in WITHOUT_EFFECT:
+            effect = ". This has no effect on a run that has begun: its first weights were made with the former value."
+        before, now = shown_value(change.before), shown_value(change.now)
+        logger.info("The recipe changed: %s was %s, is %s%s", change.key, before, now, effect)

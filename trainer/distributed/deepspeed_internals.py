@@ -269,11 +269,14 @@ def part_of(engine: DeepSpeedEngine, parameter: Any) -> tuple[Tensor, FlatSlice]
     return wrapper.fp32_partitioned_groups_flat[sub_group], FlatSlice(offset, start, size)
 
 
-def publish_stage_3_weights(engine: DeepSpeedEngine) -> None:
-    """Copy the float32 parts into the parameters that the model computes with, as a step does. A collective call.
+def publish_weights(engine: DeepSpeedEngine) -> None:
+    """Copy changed float32 weights into the parameters that the model computes with, as a step does. A collective call.
 
-    The code follows `step` and then `_post_step` of runtime/zero/stage3.py.
+    Only stage 3 needs this: elsewhere, every rank has filled in all weights of the model itself. The code follows
+    `step` and then `_post_step` of runtime/zero/stage3.py.
     """
+    if not is_stage_3(engine):
+        return
     wrapper: Any = engine.optimizer
     for sub_group in range(len(wrapper.fp32_partitioned_groups_flat)):
         wrapper._reassign_or_swap_out_partitioned_parameters(sub_group)

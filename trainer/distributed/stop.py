@@ -86,7 +86,7 @@ class StopRequest:
         for number in STOPPING:
             signal.signal(number, signal.SIG_IGN)
         # Not SIG_IGN, because child processes would inherit it and could not be interrupted.
-        signal.signal(signal.SIGINT, _do_nothing)
+        signal.signal(signal.SIGINT, lambda number, frame: None)
         # The interpreter takes handlers away before the process ends, but keeps SIG_IGN.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
@@ -190,10 +190,6 @@ class StopAgreement:
         self._pending.wait()
         self._pending = None
         return bool(self._asked_by_any[0])
-
-
-def _do_nothing(number: int, frame: Any) -> None:
-    """Handle a signal that no longer matters."""
 
 
 def _say(message: str) -> None:

@@ -23,7 +23,6 @@ from trainer.distributed.deepspeed_internals import (
     is_in_flat_group,
     is_stage_3,
     part_of,
-    publish_stage_3_weights,
 )
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -72,15 +71,6 @@ def set_updates_made(engine: DeepSpeedEngine, updates: int) -> None:
             state["step"] = updates
         else:
             state["step"] = torch.full_like(state["step"], updates)
-
-
-def publish_weights(engine: DeepSpeedEngine) -> None:
-    """Copy changed float32 weights into the weights that the model computes with. A collective call.
-
-    Only stage 3 needs this. In the other stages, every rank has already filled in all weights of the model itself.
-    """
-    if is_stage_3(engine):
-        publish_stage_3_weights(engine)
 
 
 def _whole_parameters(engine: DeepSpeedEngine) -> Iterator[ParameterSlice]:
