@@ -42,7 +42,6 @@ lint: .venv/installed_dev
 
 # the generated pages of docs/, and all pages as a site in out/site
 docs: .venv/installed_dev
-	$(BIN)/python -m clozeline.start.document
 	$(BIN)/python -m trainer.config.document
 	$(BIN)/python -m trainer.finetune.document
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from clozeline.start import steps
-from clozeline.start.decide import TEN_MINUTES, Machine, changes, decide, expected, too_few_gpus
+from clozeline.start.decide import (
+    BYTES_OF_TOKEN,
+    TEN_MINUTES,
+    Machine,
+    Sections,
+    changes,
+    decide,
+    expected,
+    too_few_gpus,
+)
 from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
 from schemas import host_limits
@@ -211,3 +221,55 @@ def test_the_page_of_results_has_the_same_figures() -> None:
         (row,) = [line for line in page.splitlines() if line.startswith(f"| {result.megabytes} MB |")]
         assert row.startswith(f"| {result.megabytes} MB | {result.entries:,} | ")
         assert row.endswith(f"| {result.line:.2f} | {result.bits:.2f} | {result.share:.1%} |")
+
+
+PAGE_OF_SIZES = (Path(__file__).parents[2] / "docs/sizes.md").read_text()
+
+
+def page_rows(first_cell: str) -> list[list[str]]:
+    """Return the rows of the table of docs/sizes.md whose header begins with this cell."""
+    _, _, below = PAGE_OF_SIZES.partition(f"| {first_cell} |")
+    lines = below.partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+
+
+def sections_of(megabytes: float, gpus: int, hours: float, language: str = "en") -> Sections:
+    documents = int(megabytes * 1e6) // 3000
+    look = replace(look_at(megabytes), documents=documents, languages={language: 1.0})
+    return decide("corpus", look, Machine(gpus), hours, None)
+
+
+@pytest.mark.parametrize("row", page_rows("text"), ids=lambda row: row[0])
+def test_the_page_of_sizes_has_what_is_decided_for_an_amount_of_text(row: list[str]) -> None:
+    number, unit = row[0].split()
+    megabytes = int(number) * (1000 if unit == "GB" else 1)
+    minutes, day = sections_of(megabytes, 0, 0.17), sections_of(megabytes, 1, 24.0)
+    chinese = sections_of(megabytes, 1, 24.0, "zh")
+    tokens = megabytes * 1e6 / BYTES_OF_TOKEN
+    assert row[1:] == [
+        f"{day['vocab']['size'].value:,}",
+        f"{chinese['vocab']['size'].value:,}",
+        f"{minutes['shard']['holdout'].value:.1%}",
+        f"{tokens / 1e6:.3g} million" if tokens < 1e8 else f"{tokens / 1e6:,.0f} million",
+        *(f"{ceil(tokens / tokens_of_step(sections)):,}" for sections in (minutes, day)),
+    ]
+
+
+@pytest.mark.parametrize("row", page_rows("machine, hours"), ids=lambda row: row[0])
+def test_the_page_of_sizes_has_what_is_decided_for_a_time(row: list[str]) -> None:
+    machine, hours = row[0].split(", ")
+    sections = sections_of(100, int(machine == "GPU"), float(hours))
+    recipe = load_recipe(sections["train"]["config"].value, [])
+    assert row[1:] == [
+        f"`{sections['train']['config'].value}`",
+        f"{recipe.model.num_hidden_layers} x {recipe.model.hidden_size}",
+        f"{recipe.batch.global_batch:,}",
+        f"{tokens_of_step(sections):,}",
+        f"{recipe.optimizer.lr:g}",
+        f"{recipe.schedule.warmup_steps:,}",
+    ]
+
+
+def tokens_of_step(sections: Sections) -> int:
+    recipe = load_recipe(sections["train"]["config"].value, [])
+    return recipe.batch.global_batch * sections["pairs"]["max_length"].value

@@ -1,4 +1,4 @@
-"""The documentation as a site, its generated pages and its notebooks."""
+"""The documentation as a site, and its notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.start.document import sizes_page
 from tests.docs.conftest import Sandbox
 from tests.docs.pages import ROOT
 
@@ -26,10 +25,6 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert 'href="quickstart/#install"' in (tmp_path / "index.html").read_text(), "a link of the README to docs/"
     assert (tmp_path / "notebooks" / "first_encoder.ipynb").exists()
-
-
-def test_the_page_of_sizes_is_up_to_date() -> None:
-    assert (ROOT / "docs" / "sizes.md").read_text(encoding="utf-8") == sizes_page(), "Run `make docs`."
 
 
 def test_notebooks_run_cell_by_cell(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
