@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from clozeline import __version__
-from clozeline.installation import USAGE_ERROR, end, examine_without_packages, run_explained
+from clozeline.installation import USAGE_ERROR, end, run_explained
 
 if TYPE_CHECKING:
     from schemas.command_line import CommandParser
@@ -60,8 +60,6 @@ def main(arguments: list[str] | None = None) -> int:
         return run_explained(lambda: explain_usage(words), "")
 
     command = COMMANDS[words[0]]
-    if words[0] == "doctor" and (code := examine_without_packages("--json" in words)) is not None:
-        return code
     code = run_explained(lambda: _start(command, words), command.extra)
     if command.program == PIPELINE:
         end(code)  # after Ctrl-C, the process must end without waiting for the threads of a remote engine

@@ -66,8 +66,6 @@ EXTRAS = {
 BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic", "shtab")
 """The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
 
-
-ALL_PARTS = "all parts"
 INSTALL_ALL = (
     'Install it: pip install "clozeline[all]", with s3, gcs or gcp if you need them; '
     '"clozeline[trainer]" is enough to train'
@@ -197,38 +195,23 @@ def missing_findings() -> list[dict[str, Any]]:
     """
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
-    for extra, modules in {ALL_PARTS: BASE, **EXTRAS}.items():
+    for extra, modules in EXTRAS.items():
         missing = [module for module in modules if module not in seen and find_spec(module) is None]
         seen.update(missing)
         if missing:
             found[extra] = missing
 
-    is_enough = not {ALL_PARTS, "trainer"} & found.keys()
-    install = f'For what needs them: pip install "clozeline[{",".join(found)}]"' if is_enough else INSTALL_ALL
-
-    def finding(extra: str) -> dict[str, Any]:
-        state, code = ("failed", USAGE_ERROR) if extra in (ALL_PARTS, "trainer") else ("note", 0)
-        advice = install if extra == list(found)[-1] else ""
-        value = f"not installed: {', '.join(found[extra])}"
-        return {"name": extra, "state": state, "value": value, "advice": advice, "exit_code": code}
-
-    return [finding(extra) for extra in found]
-
-
-def examine_without_packages(as_json: bool) -> int | None:
-    """Print what `clozeline doctor` can find where packages are missing that it needs; None if they are there."""
-    if all(find_spec(module) is not None for module in BASE):
-        return None
-    findings = missing_findings()
-    if as_json:
-        import json
-
-        print(json.dumps({"ready": False, "exit_code": USAGE_ERROR, "findings": findings}, indent=2))
-        return USAGE_ERROR
-    for one in findings:
-        print(f"{one['state']:<9}{one['name']:<14}  {one['value']}")
-    print(f"{'':25}-> {INSTALL_ALL}\n\nTraining cannot start here.")
-    return USAGE_ERROR
+    install = INSTALL_ALL if "trainer" in found else f'For what needs them: pip install "clozeline[{",".join(found)}]"'
+    return [
+        {
+            "name": extra,
+            "state": "failed" if extra == "trainer" else "note",
+            "value": f"not installed: {', '.join(missing)}",
+            "advice": install if extra == list(found)[-1] else "",
+            "exit_code": USAGE_ERROR if extra == "trainer" else 0,
+        }
+        for extra, missing in found.items()
+    ]
 
 
 def find_clash() -> str | None:
