@@ -22,23 +22,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Generator, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.readers.bzip2_blocks import block_candidates, bzip2_blocks
+from pipeline.readers.bzip2_blocks import block_candidates
 from pipeline.readers.frames import (
+    GZIP_MAGIC,
+    GZIP_RESERVED,
+    ZSTD_MAGIC,
+    ZSTD_RESERVED,
     CompressedBytes,
-    FrameReader,
     Frames,
+    candidates,
     declared_plain_bytes,
-    frame_candidates,
-    gzip_members,
-    member_candidates,
-    zstd_frames,
 )
 from pipeline.readers.listing import InputFile
-from pipeline.readers.open import BLOCK_BYTES, PlainBytes, Stream
-from pipeline.readers.ranges import NOTHING_KNOWN, KnownBytes, open_range
+from pipeline.readers.open import DECOMPRESSORS, Stream, as_file, plain_frames
+from pipeline.readers.ranges import open_range
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,21 +68,20 @@ _ZSTD_HEADER_BYTES = 18
 
 
 class FrameFormat(NamedTuple):
-    """How frames of one compression are found and read.
+    """How frames of one compression are found.
 
     frame: what a frame is called in errors.
     candidates: yields the offsets in some bytes at which a frame may begin.
     """
 
     frame: str
-    read: FrameReader
     candidates: Callable[[bytes], Iterator[int]]
 
 
 FRAME_FORMATS = {
-    "gzip": FrameFormat("gzip member", gzip_members, member_candidates),
-    "zstd": FrameFormat("zstd frame", zstd_frames, frame_candidates),
-    "bz2": FrameFormat("bz2 block", bzip2_blocks, block_candidates),
+    "gzip": FrameFormat("gzip member", partial(candidates, GZIP_MAGIC, GZIP_RESERVED)),
+    "zstd": FrameFormat("zstd frame", partial(candidates, ZSTD_MAGIC, ZSTD_RESERVED)),
+    "bz2": FrameFormat("bz2 block", block_candidates),
 }
 
 
@@ -109,18 +108,12 @@ def is_one_frame(file: InputFile, compression: str) -> bool:
     return plain_bytes >= ONE_FRAME_GROWTH * file.size
 
 
-class CutPoint(NamedTuple):
-    """A frame that begins at byte `offset`, and what was read on the way to it."""
+def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> tuple[int, bytes] | None:
+    """Return the offset of the first cut point in bytes [start, end) of a compressed file, or None.
 
-    offset: int
-    read: KnownBytes
-
-
-def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> CutPoint | None:
-    """Return the first cut point in bytes [start, end) of a compressed file, or None."""
-    frame_format = FRAME_FORMATS[compression]
+    Also returns what was read from there on, to see that it is one.
+    """
     cell_start = start - start % CELL_BYTES
-
     for window_start in range(cell_start, end, CELL_BYTES):
         first = max(start, window_start)
         last = min(end, window_start + SEARCH_BYTES)
@@ -129,44 +122,43 @@ def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> 
 
         wanted = max(last - first + MAGIC_BYTES, VERIFIED_READ)
         with open_range(file, first, first + wanted) as opened:
-            known = KnownBytes(first, opened.read(wanted))
+            data = opened.read(wanted)
 
-        for place in frame_format.candidates(known.data[: last - first + MAGIC_BYTES]):
-            offset = first + place
-            if offset < last and _is_frame(file, frame_format, offset, known):
-                return CutPoint(offset, known)
+        for place in FRAME_FORMATS[compression].candidates(data[: last - first + MAGIC_BYTES]):
+            offset, known = first + place, data[place:]
+            if offset < last and _is_frame(file, compression, offset, known):
+                return offset, known
     return None
 
 
-def check_next_cut_point(file: InputFile, name: str, compression: str, end: int, frame_start: int | None) -> None:
-    """Raise DataError unless the search by the next range's reader, from `end` on, finds the frame at `frame_start`.
+def check_next_cut_point(file_range: FileRange, frame_start: int | None) -> None:
+    """Raise DataError unless the search by the next range's reader finds the frame at `frame_start`.
 
-    name: the file's name in the error.
-    frame_start: the next cut point that this reader reached; None if there is none from `end` to the end of the file.
+    frame_start: the next cut point that this reader reached; None if there is none up to the end of the file.
     """
+    file, compression = file_range.file, file_range.compression or ""
     last = file.size if frame_start is None else frame_start + 1
-    found = first_cut_point(file, compression, end, last)
-    found_start = None if found is None else found.offset
-    if found_start == frame_start:
+    found = first_cut_point(file, compression, file_range.end, last)
+    if (found and found[0]) == frame_start:
         return
 
     if found is None:
         frame = FRAME_FORMATS[compression].frame
         raise DataError(
-            f"{name} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed file cannot be "
-            "read. Copy the file again, or leave it out."
+            f"{file_range.display_path} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed "
+            "file cannot be read. Copy the file again, or leave it out."
         )
     raise DataError(
-        f"{name} cannot be read in pieces: at byte {found.offset:,} of the compressed file, it holds compressed data "
-        "within compressed data. Decompress it, and compress its text alone."
+        f"{file_range.display_path} cannot be read in pieces: at byte {found[0]:,} of the compressed file, it holds "
+        "compressed data within compressed data. Decompress it, and compress its text alone."
     )
 
 
-def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: KnownBytes) -> bool:
+def _is_frame(file: InputFile, compression: str, start: int, known: bytes) -> bool:
     plain_bytes = 0
     try:
         with open_range(file, start, known=known) as opened:
-            for frame_start, data in frame_format.read(CompressedBytes(file.path, opened, start)):
+            for frame_start, data in DECOMPRESSORS[compression](CompressedBytes(file.path, opened, start)):
                 plain_bytes += len(data)
                 if frame_start != start or plain_bytes >= VERIFIED_BYTES:
                     return True
@@ -176,69 +168,44 @@ def _is_frame(file: InputFile, frame_format: FrameFormat, start: int, known: Kno
 
 
 def open_cut(file_range: FileRange, max_ratio: int) -> Stream:
-    """Open a range of a large compressed file.
+    """Open a range of a large compressed file: from its first frame to the end of the file; empty if it owns none.
 
-    Reading raises DataError for a decompression bomb or damage, and the exceptions in DECOMPRESSION_ERRORS.
+    The stream's `end` is set where the frames of the next range begin. Reading raises DataError for a decompression
+    bomb or damage, and the exceptions in DECOMPRESSION_ERRORS.
     """
-    frames = _CutFile(file_range, max_ratio)
-    frames.stream = Stream(io.BufferedReader(frames, BLOCK_BYTES))
-    return frames.stream
+    stream = Stream(io.BytesIO())  # replaced, because what reads the file sets the end
+    chunks = _chunks(file_range, max_ratio, stream)
+    stream.file = as_file(chunks, chunks.close)
+    return stream
 
 
-class _CutFile(PlainBytes):
-    """The plain bytes from the first frame of a range to the end of the file; none if no frame belongs to the range.
-
-    stream: what is read from here. Its `end` is set where the frames of the next range begin.
-    """
-
-    stream: Stream
-
-    def __init__(self, file_range: FileRange, max_ratio: int):
-        assert file_range.compression is not None
-        self._range = file_range
-        self._compression: str = file_range.compression
-        self._source: CompressedBytes | None = None
-        self._first_frame = 0
-        super().__init__(file_range.display_path, max_ratio)
-
-    def chunks(self) -> Generator[bytes, None, None]:
-        file_range = self._range
-        one_frame = is_one_frame(file_range.file, self._compression)
-        if one_frame and file_range.start > 0:
+def _chunks(file_range: FileRange, max_ratio: int, stream: Stream) -> Generator[bytes, None, None]:
+    """Yield the plain bytes of a range, whose first frame is looked for when they are read."""
+    file, compression = file_range.file, file_range.compression or ""
+    one_frame = is_one_frame(file, compression)
+    start, known = 0, b""
+    if file_range.start > 0:
+        cut_point = None if one_frame else first_cut_point(file, compression, file_range.start, file_range.end)
+        if cut_point is None:
             return
+        start, known = cut_point
 
-        known = NOTHING_KNOWN
-        if file_range.start > 0:
-            cut_point = first_cut_point(file_range.file, self._compression, file_range.start, file_range.end)
-            if cut_point is None:
-                return
-            self._first_frame, known = cut_point
+    with open_range(file, start, file_range.size if one_frame else file_range.end, known) as opened:
+        frames = plain_frames(CompressedBytes(file_range.display_path, opened, start), compression, max_ratio)
+        yield from (data for _, data in frames) if one_frame else _noting_end(frames, file_range, stream)
 
-        expected_end = file_range.size if one_frame else file_range.end
-        with open_range(file_range.file, self._first_frame, expected_end, known) as file:
-            self._source = CompressedBytes(self._path, file, self._first_frame)
-            frames = FRAME_FORMATS[self._compression].read(self._source)
-            yield from self._noting_end(frames, one_frame)
 
-    def compressed_bytes(self) -> int:
-        return self._source.offset - self._first_frame if self._source else 0
+def _noting_end(frames: Frames, file_range: FileRange, stream: Stream) -> Iterator[bytes]:
+    """Yield the bytes of frames, and note where the next range begins."""
+    plain_bytes = 0
+    found_end = False
+    for frame_start, data in frames:
+        if not found_end and frame_start >= file_range.end and is_cut_point(frame_start):
+            check_next_cut_point(file_range, frame_start)
+            stream.end = plain_bytes
+            found_end = True
 
-    def _noting_end(self, frames: Frames, one_frame: bool) -> Iterator[bytes]:
-        """Yield the bytes of frames, and note where the next range begins."""
-        file_range = self._range
-        plain_bytes = 0
-        found_end = False
-
-        for frame_start, data in frames:
-            is_next = frame_start >= file_range.end and not one_frame and is_cut_point(frame_start)
-            if is_next and not found_end:
-                check_next_cut_point(file_range.file, self._path, self._compression, file_range.end, frame_start)
-                self.stream.end = plain_bytes
-                found_end = True
-
-            plain_bytes += len(data)
-            if data:
-                yield data
-
-        if not found_end and not one_frame:
-            check_next_cut_point(file_range.file, self._path, self._compression, file_range.end, None)
+        plain_bytes += len(data)
+        yield data
+    if not found_end:
+        check_next_cut_point(file_range, None)

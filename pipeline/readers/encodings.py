@@ -7,12 +7,12 @@ either, so the same rule counts undecodable bytes in every encoding.
 from __future__ import annotations
 
 import codecs
-import io
 import re
 import unicodedata
+from collections.abc import Iterator
 from encodings.aliases import aliases
 from functools import cache
-from typing import IO, Any
+from typing import IO
 
 from schemas.errors import DataError, UsageError, nearest_name
 
@@ -138,33 +138,10 @@ def looks_like_utf8(head: bytes, encoding: str) -> bool:
     return sum(byte >= 0xC0 for byte in head) >= _MIN_FOREIGN_CHARACTERS  # the first bytes of characters
 
 
-class Transcoded(io.RawIOBase):
-    """A file in any encoding, readable as UTF-8 from its beginning to its end."""
-
-    def __init__(self, file: IO[bytes], encoding: str):
-        self._file = file
-        self._decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
-        self._ended = False
-        self._ready = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer).cast("B")
-        while not self._ready and not self._ended:
-            block = self._file.read(_READ_BYTES)
-            self._ended = not block
-            self._ready = _encode_marked(self._decoder.decode(block, final=self._ended))
-
-        count = min(len(view), len(self._ready))
-        view[:count] = self._ready[:count]
-        self._ready = self._ready[count:]
-        return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
+def utf8_chunks(file: IO[bytes], encoding: str) -> Iterator[bytes]:
+    """Yield what a file has from here to its end as UTF-8, with 0xFF for everything that cannot be decoded."""
+    blocks = iter(lambda: file.read(_READ_BYTES), b"")
+    return map(_encode_marked, codecs.iterdecode(blocks, encoding, errors="replace"))
 
 
 # ---- Which encoding is it? ----

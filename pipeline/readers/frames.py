@@ -118,11 +118,21 @@ def no_end(frame: str, start: int) -> EOFError:
     return EOFError(f"the {frame} that begins at byte {start:,} of the compressed file has no end")
 
 
+def candidates(magic: bytes, reserved_bits: int, data: bytes) -> Iterator[int]:
+    """Yield the offsets in `data` at which a frame may begin: with `magic`, and then a byte without reserved bits."""
+    place = data.find(magic)
+    while place >= 0:
+        following = data[place + len(magic) : place + len(magic) + 1]
+        if following and not following[0] & reserved_bits:
+            yield place
+        place = data.find(magic, place + 1)
+
+
 # ---- gzip ----
 
 GZIP_MAGIC = b"\x1f\x8b\x08"  # with the only compression method that exists
 _MEMBER = "gzip member"
-_RESERVED_FLAGS = 0xE0
+GZIP_RESERVED = 0xE0  # bits of the byte after the magic
 _GZIP_WINDOW = 31  # zlib's number for a gzip header and a window of 32 KB
 
 
@@ -151,16 +161,6 @@ def gzip_members(source: CompressedBytes) -> Frames:
                 yield start, data
 
         source.give_back(decoder.unused_data)
-
-
-def member_candidates(data: bytes) -> Iterator[int]:
-    """Yield the offsets in `data` at which a member may begin."""
-    place = data.find(GZIP_MAGIC)
-    while place >= 0:
-        flags = data[place + 3 : place + 4]
-        if flags and not flags[0] & _RESERVED_FLAGS:
-            yield place
-        place = data.find(GZIP_MAGIC, place + 1)
 
 
 def _skip_padding(source: CompressedBytes) -> bool:
@@ -220,7 +220,7 @@ more, and `--long=31` needs more than a worker has."""
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _FRAME = "zstd frame"
-_RESERVED_BIT = 0x08  # of the byte after the magic
+ZSTD_RESERVED = 0x08  # likewise
 
 _MAX_HEADER_BYTES = 18
 _BLOCK_HEADER_BYTES = 3
@@ -284,16 +284,6 @@ def declared_plain_bytes(head: bytes) -> int | None:
     except zstandard.ZstdError:
         return None
     return None if size == zstandard.CONTENTSIZE_UNKNOWN else size
-
-
-def frame_candidates(data: bytes) -> Iterator[int]:
-    """Yield the offsets in `data` at which a frame may begin."""
-    place = data.find(ZSTD_MAGIC)
-    while place >= 0:
-        descriptor = data[place + 4 : place + 5]
-        if descriptor and not descriptor[0] & _RESERVED_BIT:
-            yield place
-        place = data.find(ZSTD_MAGIC, place + 1)
 
 
 def _blocks(source: CompressedBytes, start: int, has_checksum: bool) -> Iterator[bytes]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import io
 import lzma
 import zlib
-from collections.abc import Generator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
 
 from pipeline.readers.bzip2_blocks import bzip2_blocks
-from pipeline.readers.encodings import Transcoded, is_line_safe
-from pipeline.readers.frames import CompressedBytes, FrameReader, gzip_members, xz_streams, zstd_frames
+from pipeline.readers.encodings import is_line_safe, utf8_chunks
+from pipeline.readers.frames import CompressedBytes, FrameReader, Frames, gzip_members, xz_streams, zstd_frames
 from pipeline.readers.record import MAX_RATIO
 from schemas.errors import DataError
 
@@ -69,7 +69,8 @@ def open_plain(file: IO[bytes], shown: str, compression: str | None, max_ratio: 
     """
     if compression is None:
         return file
-    return io.BufferedReader(_WholeFile(shown, file, compression, max_ratio), BLOCK_BYTES)
+    frames = plain_frames(CompressedBytes(shown, file), compression, max_ratio)
+    return as_file((data for _, data in frames), file.close)
 
 
 @dataclass
@@ -106,7 +107,7 @@ def open_text(
     plain = open_plain(file, shown, compression, max_ratio)
     if is_line_safe(encoding):
         return plain
-    return io.BufferedReader(Transcoded(plain, encoding), BLOCK_BYTES)
+    return as_file(utf8_chunks(plain, encoding), plain.close)
 
 
 def refuse_bomb(path: str, plain_bytes: int, stored_bytes: int, max_ratio: int) -> None:
@@ -119,37 +120,34 @@ def refuse_bomb(path: str, plain_bytes: int, stored_bytes: int, max_ratio: int) 
         )
 
 
-class PlainBytes(io.RawIOBase):
-    """The plain bytes of a compressed file, with a limit on their number.
+def plain_frames(source: CompressedBytes, compression: str, max_ratio: int) -> Frames:
+    """Yield the frames from the next byte on, each as the readers in DECOMPRESSORS do. Refuses bombs."""
+    start = source.offset
+    plain_bytes = 0
+    for frame_start, data in DECOMPRESSORS[compression](source):
+        plain_bytes += len(data)
+        if plain_bytes > ALWAYS_ALLOWED:
+            refuse_bomb(source.path, plain_bytes, source.offset - start, max_ratio)
+        yield frame_start, data
 
-    path: the file's name in errors.
-    """
 
-    def __init__(self, path: str, max_ratio: int):
-        self._path = path
-        self._max_ratio = max_ratio
-        self._plain_bytes = 0
+def as_file(chunks: Iterable[bytes], close: Callable[[], None]) -> IO[bytes]:
+    """Return chunks of bytes as a file. close: closes what they are read from."""
+    return io.BufferedReader(_Chunks(filter(None, chunks), close), BLOCK_BYTES)
+
+
+class _Chunks(io.RawIOBase):
+    def __init__(self, chunks: Iterator[bytes], close: Callable[[], None]):
+        self._chunks = chunks
+        self._close = close
         self._rest = memoryview(b"")  # of the last chunk
-        self._chunks = self.chunks()
-
-    def chunks(self) -> Generator[bytes, None, None]:
-        """Yield the plain bytes in non-empty chunks that fit into memory."""
-        raise NotImplementedError
-
-    def compressed_bytes(self) -> int:
-        """Return how many compressed bytes were read for the chunks so far."""
-        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         if not self._rest:
-            chunk = next(self._chunks, b"")
-            self._plain_bytes += len(chunk)
-            if self._plain_bytes > ALWAYS_ALLOWED:
-                refuse_bomb(self._path, self._plain_bytes, self.compressed_bytes(), self._max_ratio)
-            self._rest = memoryview(chunk)
+            self._rest = memoryview(next(self._chunks, b""))
 
         view = memoryview(buffer).cast("B")
         count = min(len(view), len(self._rest))
@@ -158,26 +156,5 @@ class PlainBytes(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        self._chunks.close()
+        self._close()
         super().close()
-
-
-class _WholeFile(PlainBytes):
-    """The plain bytes of a whole file."""
-
-    def __init__(self, path: str, file: IO[bytes], compression: str, max_ratio: int):
-        self._file = file
-        self._compression = compression
-        super().__init__(path, max_ratio)
-
-    def chunks(self) -> Generator[bytes, None, None]:
-        for _, data in DECOMPRESSORS[self._compression](CompressedBytes(self._path, self._file)):
-            if data:
-                yield data
-
-    def compressed_bytes(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        super().close()
-        self._file.close()

@@ -7,8 +7,7 @@ a local disk are opened as usual.
 from __future__ import annotations
 
 import io
-import threading
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from pipeline.readers.listing import InputFile
 from schemas import storage
@@ -26,18 +25,7 @@ KEPT_HEADS = 16
 _STEP = 4  # factor by which reads grow beyond the expected end
 _BUFFER_BYTES = 1 << 16
 
-_heads: dict[InputFile, bytes] = {}  # the most recent one last
-_heads_lock = threading.Lock()
-
-
-class KnownBytes(NamedTuple):
-    """Bytes of a file that were read already, and the file offset of the first one."""
-
-    start: int
-    data: bytes
-
-
-NOTHING_KNOWN = KnownBytes(0, b"")
+_heads: dict[InputFile, bytes] = {}  # the most recent one last; each step of its use is atomic for threads
 
 
 class HeldFile(InputFile):
@@ -53,10 +41,10 @@ class HeldFile(InputFile):
         return file
 
 
-def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes = NOTHING_KNOWN) -> IO[bytes]:
+def open_range(file: InputFile, start: int = 0, end: int = 0, known: bytes = b"") -> IO[bytes]:
     """Open a file for reading at `start`. Up to `end`, where the reader expects to stop, it makes few, large reads.
 
-    known: bytes that need not be read from a store again.
+    known: bytes from `start` on that need not be read from a store again.
     Offsets are those of the whole file. Reading raises DataError if the file is gone, and StorageError.
     """
     if isinstance(file, HeldFile):
@@ -64,7 +52,7 @@ def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes 
     elif storage.is_local(file.path):
         opened = storage.open_input(file.path)
     else:
-        opened = io.BufferedReader(_RangeFile(file, end, known), _BUFFER_BYTES)
+        opened = io.BufferedReader(_RangeFile(file, end, start, known), _BUFFER_BYTES)
 
     if start:
         opened.seek(start)
@@ -73,15 +61,11 @@ def open_range(file: InputFile, start: int = 0, end: int = 0, known: KnownBytes 
 
 def open_head(file: InputFile, head_bytes: int = HEAD_BYTES) -> IO[bytes]:
     """Open a file to detect what it is. Its head is remembered, so reading it again takes no request."""
-    if not isinstance(file, HeldFile) and not storage.is_local(file.path):
-        with _heads_lock:
-            is_known = file in _heads
-        if not is_known:
-            head = _read_range(file.path, 0, min(head_bytes, file.size))
-            with _heads_lock:
-                _heads[file] = head
-                for oldest in list(_heads)[:-KEPT_HEADS]:
-                    del _heads[oldest]
+    is_remote = not isinstance(file, HeldFile) and not storage.is_local(file.path)
+    if is_remote and file not in _heads:
+        _heads[file] = _read_range(file.path, 0, min(head_bytes, file.size))
+        for oldest in list(_heads)[:-KEPT_HEADS]:
+            _heads.pop(oldest, None)
     return open_range(file)
 
 
@@ -94,17 +78,14 @@ def fills_head(text: bytes | str) -> bool:
 class _RangeFile(io.RawIOBase):
     """A remote file of known size."""
 
-    def __init__(self, file: InputFile, expected_end: int, known: KnownBytes):
+    def __init__(self, file: InputFile, expected_end: int, start: int, known: bytes):
         self._file = file
         self._expected_end = min(expected_end, file.size)
         self._position = 0
         self._next_read = HEAD_BYTES
 
         # The bytes of the last read, and the offset of the first one.
-        self._data_start, self._data = known
-        if not known.data:
-            with _heads_lock:
-                self._data = _heads.get(file, b"")
+        self._data_start, self._data = (start, known) if known else (0, _heads.get(file, b""))
 
     def readable(self) -> bool:
         return True

@@ -21,7 +21,6 @@ from functools import lru_cache
 from typing import IO, TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from pipeline.readers.cut_files import FRAME_FORMATS
 from pipeline.readers.frames import CompressedBytes
 from pipeline.readers.html_pages import HTML_RULES, SOURCE, as_paragraphs, check_extractor, page_record, page_text
 from pipeline.readers.http_responses import (
@@ -34,7 +33,7 @@ from pipeline.readers.http_responses import (
     parse_response,
 )
 from pipeline.readers.listing import InputFile
-from pipeline.readers.open import Stream, compression_of, open_plain
+from pipeline.readers.open import DECOMPRESSORS, Stream, compression_of, open_plain
 from pipeline.readers.page_encodings import decode_page
 from pipeline.readers.ranges import HEAD_BYTES, open_range
 from pipeline.readers.record import (
@@ -270,7 +269,7 @@ def begins_with_one_record(file: InputFile, shown: str, compression: str) -> boo
     expected = None
     with open_range(file) as opened:
         first = None
-        for start, data in FRAME_FORMATS[compression].read(CompressedBytes(shown, opened)):
+        for start, data in DECOMPRESSORS[compression](CompressedBytes(shown, opened)):
             first = start if first is None else first
             if start != first:
                 break
