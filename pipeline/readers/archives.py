@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
 from pipeline.readers.office import begins_epub, begins_odt
-from pipeline.readers.zip_files import NAME_OFFSET, LimitedReads, is_encrypted, open_zip
+from pipeline.readers.open import TAR_BLOCK
+from pipeline.readers.zip_files import MAX_READ_BYTES, NAME_OFFSET, is_encrypted, limited, open_zip
 
 MAX_MEMBER_BYTES = 256 << 20
 MAX_MEMBERS = 1_000_000
@@ -24,7 +25,6 @@ NESTED = "archive in an archive"
 
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_NAMES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/", b"mimetype", b"META-INF/")
-_TAR_BLOCK = 512
 
 
 class Member(NamedTuple):
@@ -81,8 +81,8 @@ def tar_members(file: IO[bytes]) -> Iterator[Member]:
 
     Raises TarError for damage, OSError for a header above zip_files.MAX_READ_BYTES, and EOFError if it has no end.
     """
-    limited = LimitedReads(file)
-    archive: Any = tarfile.TarFile(fileobj=limited, mode="r", errors="surrogateescape")
+    reads = limited(file)
+    archive: Any = tarfile.TarFile(fileobj=reads, mode="r", errors="surrogateescape")
     number = 0
     while (entry := archive.next()) is not None:
         archive.members.clear()  # it remembers all
@@ -97,12 +97,12 @@ def tar_members(file: IO[bytes]) -> Iterator[Member]:
 
         opened = archive.extractfile(entry)
         assert opened is not None
-        limited.is_limited = False
+        reads.max_bytes = MAX_MEMBER_BYTES
         data = opened.read(min(entry.size, MAX_MEMBER_BYTES))
-        limited.is_limited = True
+        reads.max_bytes = MAX_READ_BYTES
         yield Member(name, entry.size, data)
 
-    if limited.last != bytes(_TAR_BLOCK):
+    if reads.end != bytes(TAR_BLOCK):
         raise EOFError("it has no mark of its end")
 
 

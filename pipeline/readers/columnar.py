@@ -10,17 +10,17 @@ MAX_BATCH_BYTES; what of it is compressed grows to the size that it states.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.readers.open import Stream
+from pipeline.readers.open import LimitedReads, Stream
 from pipeline.readers.record import (
     PARAGRAPH_BREAK,
     Record,
@@ -298,7 +298,9 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
         raise _unreadable(shown, "no Arrow file begins like this")
 
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
-    source = pa.PythonFile(_BoundedReads(opened, shown), mode="r")
+    # pyarrow reads a message of a stream, or a buffer of a file, with a single call.
+    reads = LimitedReads(opened, MAX_BATCH_BYTES, partial(_too_large_batch, shown))
+    source = pa.PythonFile(reads, mode="r")
     try:
         if head.startswith(_FILE):
             return pa.ipc.open_file(source, options=options)
@@ -309,6 +311,13 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
 
 def _unreadable(shown: str, cause: object) -> DataError:
     return DataError(f"{shown} is not a readable Arrow file ({cause}). Copy it again, or leave it out.")
+
+
+def _too_large_batch(shown: str, size: int) -> DataError:
+    return DataError(
+        f"{shown} has a record batch of {size:,} bytes, or is damaged; one may have up to {MAX_BATCH_BYTES:,}. Write "
+        "it in smaller batches (max_chunksize of pyarrow's write_table), or as Parquet."
+    )
 
 
 def arrow_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
@@ -358,35 +367,3 @@ def _as_bytes(column: Any) -> Any:
     if pa.types.is_string_view(kind):
         return column.view(pa.binary_view())
     return column
-
-
-class _BoundedReads(io.RawIOBase):
-    """A file of which pyarrow cannot read more than MAX_BATCH_BYTES at once, so that memory stays bounded.
-
-    pyarrow reads a message of a stream, or a buffer of a file, with a single call.
-    """
-
-    def __init__(self, file: IO[bytes], shown: str):
-        self._file = file
-        self._shown = shown
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def read(self, size: int = -1) -> bytes:
-        if size > MAX_BATCH_BYTES:
-            raise DataError(
-                f"{self._shown} has a record batch of {size:,} bytes, or is damaged; one may have up to "
-                f"{MAX_BATCH_BYTES:,}. Write it in smaller batches (max_chunksize of pyarrow's write_table), or as "
-                "Parquet."
-            )
-        return self._file.read(size)

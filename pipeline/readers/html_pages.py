@@ -14,10 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
-from pipeline.readers.http_responses import PageError
 from pipeline.readers.open import Stream
 from pipeline.readers.page_encodings import decode_page
-from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, Undecodable, too_long_reason
+from pipeline.readers.record import (
+    BYTE_ORDER_MARK,
+    Record,
+    RecordOptions,
+    Rejected,
+    RejectedError,
+    Undecodable,
+    too_long_reason,
+)
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
@@ -78,7 +85,7 @@ def html_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
     try:
         text, undecodable = page_text(body, "")
         yield page_record(text, undecodable, 0, len(body))
-    except PageError as error:
+    except RejectedError as error:
         yield Rejected(error.reason, SOURCE, 0, size=len(body))
 
 
@@ -92,19 +99,19 @@ def page_record(text: str, undecodable: int, offset: int, size: int) -> Record:
 def page_text(body: bytes, charset: str) -> tuple[str, int]:
     """Return the main text of an HTML page, and the number of places in the page that could not be decoded.
 
-    charset: that of the response's header, or empty. Raises PageError if there is no text.
+    charset: that of the response's header, or empty. Raises RejectedError if there is no text.
     """
     html, undecodable = decode_page(body, charset)
     return main_text(html), undecodable
 
 
 def main_text(html: str) -> str:
-    """Return the main text of an HTML page. Raises PageError for any page that has none or that cannot be parsed."""
+    """Return the main text of an HTML page. Raises RejectedError for one that has none or cannot be parsed."""
     html = _NOT_IN_XML.sub("", html)
     if not html or html.isspace():
-        raise PageError(NO_MAIN_TEXT)
+        raise RejectedError(NO_MAIN_TEXT)
     if any(tag["unended"] for tag in _TAG.finditer(html)):
-        raise PageError(TOO_LARGE)
+        raise RejectedError(TOO_LARGE)
 
     # Both packages call themselves once or twice for each level of tags. A new thread has the same room for that below
     # every caller: the deepest page that is parsed takes 520 frames, and Python allows 1,000 by default.
@@ -112,12 +119,12 @@ def main_text(html: str) -> str:
     try:
         with ThreadPoolExecutor(1, "html") as thread:
             text = thread.submit(_extracted, html).result()
-    except (PageError, MemoryError, ModuleNotFoundError):
+    except (RejectedError, MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:  # both packages raise exceptions of many kinds for junk
-        raise PageError(UNPARSABLE) from error
+        raise RejectedError(UNPARSABLE) from error
     if not text or text.isspace():
-        raise PageError(NO_MAIN_TEXT)
+        raise RejectedError(NO_MAIN_TEXT)
     return as_paragraphs(text)
 
 
@@ -134,7 +141,7 @@ def _extracted(html: str) -> str | None:
 
 
 def _parsed(html: str) -> Any:
-    """Return the tree of a page. Raises PageError if the parser gave up before its end, or for too many elements."""
+    """Return the tree of a page. Raises RejectedError if the parser gave up before its end, or for many elements."""
     from lxml.html import HTMLParser, document_fromstring
 
     # As trafilatura's own parser. The bytes are UTF-8, whatever the page says.
@@ -145,14 +152,14 @@ def _parsed(html: str) -> Any:
         tree = document_fromstring(html.encode(errors="replace"), parser=parser)
     except Exception as error:
         if str(error) == "Document is empty":
-            raise PageError(NO_MAIN_TEXT) from error
+            raise RejectedError(NO_MAIN_TEXT) from error
         raise
 
     # Tags in more than 256 tags, and 10 MB without a tag, are beyond limits of libxml2, which then drops the rest.
     if parser.error_log.filter_from_fatals():
-        raise PageError(TOO_LARGE)
+        raise RejectedError(TOO_LARGE)
     if sum(1 for _ in tree.iter()) > MAX_ELEMENTS:
-        raise PageError(TOO_LARGE)
+        raise RejectedError(TOO_LARGE)
     _join_wrapped_lines(tree)
     return tree
 

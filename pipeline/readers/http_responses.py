@@ -9,7 +9,7 @@ import re
 import zlib
 from typing import Any, NamedTuple
 
-from pipeline.readers.record import too_long_reason
+from pipeline.readers.record import RejectedError, too_long_reason
 
 UNREADABLE_HEADER = "HTTP header that cannot be parsed"
 UNKNOWN_CODING = "content encoding other than gzip and deflate"
@@ -30,14 +30,6 @@ _GZIP_WINDOW = 31
 _RAW_WINDOW = -15  # some servers leave out the header of zlib that RFC 9110 asks for
 
 
-class PageError(Exception):
-    """Raised in place of a page's text. `reason` is that of the ledger."""
-
-    def __init__(self, reason: str):
-        super().__init__(reason)
-        self.reason = reason
-
-
 class Response(NamedTuple):
     """One HTTP response. The names of `fields` are in lower case; of equal names, the first counts."""
 
@@ -56,15 +48,15 @@ class MediaType(NamedTuple):
 def parse_response(block: bytes) -> Response:
     """Return the response that a block of bytes contains.
 
-    Raises PageError if it does not begin as one, or if its header has more than MAX_HEADER_BYTES.
+    Raises RejectedError if it does not begin as one, or if its header has more than MAX_HEADER_BYTES.
     """
     status = _STATUS_LINE.match(block)
     if status is None:
-        raise PageError(UNREADABLE_HEADER)
+        raise RejectedError(UNREADABLE_HEADER)
 
     end = END_OF_HEADER.search(block, 0, MAX_HEADER_BYTES)
     if end is None and len(block) > MAX_HEADER_BYTES:
-        raise PageError(UNREADABLE_HEADER)
+        raise RejectedError(UNREADABLE_HEADER)
     header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
     return Response(int(status[1]), parse_fields(header), body)
 
@@ -98,7 +90,7 @@ def media_type(value: str) -> MediaType:
 def decoded_body(response: Response, max_bytes: int) -> bytes:
     """Return the body of a response without transfer and content codings.
 
-    A body that ends early, as where a crawler stopped, is returned as far as it goes. Raises PageError for other
+    A body that ends early, as where a crawler stopped, is returned as far as it goes. Raises RejectedError for other
     codings than gzip and deflate, for damaged or too many ones, and for more than `max_bytes`.
     """
     body = response.body
@@ -107,17 +99,17 @@ def decoded_body(response: Response, max_bytes: int) -> bytes:
 
     codings = response.fields.get("content-encoding", "").lower().split(",")
     if len(codings) > _MAX_CODINGS:
-        raise PageError(DAMAGED_CODING)
+        raise RejectedError(DAMAGED_CODING)
     for coding in reversed([name.strip() for name in codings]):
         if coding in ("gzip", "x-gzip"):
             body = _gunzipped(body, max_bytes) if body.startswith(_GZIP_MAGIC) else body
         elif coding == "deflate":
             body = _inflated(body, max_bytes) if not body.lstrip().startswith(b"<") else body
         elif coding not in ("", "identity"):
-            raise PageError(UNKNOWN_CODING)
+            raise RejectedError(UNKNOWN_CODING)
 
     if len(body) > max_bytes:
-        raise PageError(too_long_reason(max_bytes))
+        raise RejectedError(too_long_reason(max_bytes))
     return body
 
 
@@ -130,7 +122,7 @@ def _joined_chunks(data: bytes) -> bytes:
         if size is None:
             if place == 0:
                 return data
-            raise PageError(DAMAGED_CODING)
+            raise RejectedError(DAMAGED_CODING)
 
         length = int(size[1], 16)
         if length == 0:
@@ -166,4 +158,4 @@ def _decompressed(decoder: Any, data: bytes | memoryview, max_bytes: int) -> byt
     try:
         return decoder.decompress(data, max_bytes)
     except zlib.error as error:
-        raise PageError(DAMAGED_CODING) from error
+        raise RejectedError(DAMAGED_CODING) from error

@@ -24,15 +24,15 @@ from schemas.urls import unreachable, unreadable
 
 # Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings and
 # single lookups of one store agree in these fields, but not in all others.
-_VERSION_FIELDS = (
-    ("generation",),
-    ("ETag",),
-    ("etag",),
-    ("mtime",),
-    ("modificationTime",),
-    ("LastModified",),
-    ("last_modified",),
-    ("created",),
+_VERSIONS = (
+    "generation",
+    "ETag",
+    "etag",
+    "mtime",
+    "modificationTime",
+    "LastModified",
+    "last_modified",
+    "created",
 )
 
 _WILDCARD = re.compile(r"[*?[]")
@@ -147,13 +147,8 @@ def _versions(entry: dict[str, Any]) -> list[str]:
 
     There are several because a store may report more about a single file than in a listing.
     """
-    versions: list[str] = []
-    for fields in _VERSION_FIELDS:
-        values = [entry.get(field) for field in fields]
-        if None not in values:
-            named = [f"{field}={value}" for field, value in zip(fields, values, strict=True)]
-            versions.append(" ".join([str(entry["size"]), *named]))
-    return [*versions, str(entry["size"])]
+    size = str(entry["size"])
+    return [*(f"{size} {name}={entry[name]}" for name in _VERSIONS if entry.get(name) is not None), size]
 
 
 def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
@@ -203,9 +198,9 @@ def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[s
     """Return what a lookup reports about a listed file, or the listing's entry if it is gone, like a broken link."""
     shown = name if isinstance(fs, LocalFileSystem) else pattern
     try:
-        with storage.storage_errors_of(shown, FileNotFoundError, _LoopError):
+        with storage.storage_errors_of(shown, FileNotFoundError):
             found = _info(fs, name)
-    except (FileNotFoundError, _LoopError):
+    except FileNotFoundError:
         return entry | {"type": "other"}
 
     if _has_no_size(found):
@@ -213,16 +208,13 @@ def _complete(fs: Any, name: str, entry: dict[str, Any], pattern: str) -> dict[s
     return found
 
 
-class _LoopError(Exception):
-    """A link leads to itself."""
-
-
 def _info(fs: Any, name: str) -> dict[str, Any]:
+    """Return what a store knows about a file. A link that leads to itself is not found."""
     try:
         return fs.info(name)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise _LoopError from error
+            raise FileNotFoundError from error
         raise
 
 

@@ -15,23 +15,21 @@ from __future__ import annotations
 import io
 import posixpath
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from html.entities import html5
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 from zipfile import ZipFile
 
 from pipeline.readers.open import Stream
-from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, too_long_reason
-from pipeline.readers.zip_files import MAX_PART_BYTES, NAME_OFFSET, EncryptedError, TooLargeError, open_zip, read_part
+from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, RejectedError, too_long_reason
+from pipeline.readers.zip_files import ENCRYPTED, MAX_PART_BYTES, NAME_OFFSET, TOO_LARGE, open_zip, read_part
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
 
 NO_TEXT = "document without text"
-ENCRYPTED = "document that is encrypted"
 DAMAGED = "document that cannot be read"
-TOO_LARGE = "document with too large parts"
 
 OFFICE_RULES = (NO_TEXT,)
 """Reasons that say what a document is, not that it is damaged."""
@@ -52,7 +50,6 @@ _XHTML = "{http://www.w3.org/1999/xhtml}"
 _OPF = "{http://www.idpf.org/2007/opf}"
 _CONTAINER = "{urn:oasis:names:tc:opendocument:xmlns:container}"
 _ENCRYPTION = "{http://www.w3.org/2001/04/xmlenc#}"
-
 
 _ENTITY = re.compile(rb"&([A-Za-z][A-Za-z0-9]{0,31});")
 _OF_XML = (b"amp", b"lt", b"gt", b"quot", b"apos")
@@ -143,24 +140,9 @@ def check_lxml(opened: IO[bytes], shown: str) -> None:
 # ---- Documents ----
 
 
-def docx_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the text of a document of Word."""
-    return _documents(stream, "docx", _docx_text, options)
-
-
-def odt_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the text of a document of OpenDocument, as LibreOffice writes it."""
-    return _documents(stream, "odt", _odt_text, options)
-
-
-def epub_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
-    """Yield the text of a book, in the order in which it is read."""
-    return _documents(stream, "epub", _epub_text, options)
-
-
-def _documents(
-    stream: Stream, source: str, text_of: Callable[[ZipFile, int], list[str]], options: RecordOptions
-) -> Iterator[Record | Rejected]:
+def office_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
+    """Yield the text of a document of a format in _PARAGRAPHS_OF."""
+    source = file_range.format
     body = stream.file.read(MAX_FILE_BYTES + 1)
     if not body:
         return
@@ -168,12 +150,10 @@ def _documents(
     reason = ""
     text = ""
     try:
-        text = PARAGRAPH_BREAK.join(_read(body, text_of, options.max_decompression_ratio))
+        text = PARAGRAPH_BREAK.join(_read(body, source, options.max_decompression_ratio))
         reason = "" if text and not text.isspace() else NO_TEXT
-    except EncryptedError:
-        reason = ENCRYPTED
-    except TooLargeError:
-        reason = TOO_LARGE
+    except RejectedError as error:
+        reason = error.reason
     except (MemoryError, ModuleNotFoundError):
         raise
     except Exception:  # zipfile and lxml raise exceptions of many kinds for junk
@@ -184,16 +164,17 @@ def _documents(
     yield Rejected(reason, source, 0, size=len(body)) if reason else Record(text, source, size=len(body))
 
 
-def _read(body: bytes, text_of: Callable[[ZipFile, int], list[str]], max_ratio: int) -> list[str]:
+def _read(body: bytes, source: str, max_ratio: int) -> list[str]:
     if len(body) > MAX_FILE_BYTES:
-        raise TooLargeError
+        raise RejectedError(TOO_LARGE)
     if body.startswith(_OLE):
-        raise EncryptedError
+        raise RejectedError(ENCRYPTED)
     with open_zip(io.BytesIO(body)) as archive:
-        return text_of(archive, max_ratio)
+        return _PARAGRAPHS_OF[source](archive, max_ratio)
 
 
 def _docx_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    """Return the paragraphs of a document of Word."""
     root = parse_xml(read_part(archive, "word/document.xml", max_ratio))
     _remove_contents_tables(root)
     return paragraphs(root, _DOCX)
@@ -211,28 +192,30 @@ def _remove_contents_tables(root: Any) -> None:
 
 
 def _odt_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    """Return the paragraphs of a text of OpenDocument, as LibreOffice writes it."""
     if "META-INF/manifest.xml" in archive.namelist():
         manifest = read_part(archive, "META-INF/manifest.xml", max_ratio)
         if b"encryption-data" in manifest:
-            raise EncryptedError
+            raise RejectedError(ENCRYPTED)
     root = parse_xml(read_part(archive, "content.xml", max_ratio))
     return paragraphs(next(root.iter(_OFFICE + "body")), _ODT)
 
 
 def _epub_text(archive: ZipFile, max_ratio: int) -> list[str]:
+    """Return the paragraphs of a book, in the order in which it is read."""
     encrypted = _encrypted_names(archive, max_ratio)
     names = set(archive.namelist())
     found: list[str] = []
     remaining = MAX_PART_BYTES
     for name in _chapters(archive, max_ratio):
         if name in encrypted:
-            raise EncryptedError
+            raise RejectedError(ENCRYPTED)
         if name not in names:
             raise KeyError(name)
         data = read_part(archive, name, max_ratio)
         remaining -= max(1000, len(data))  # also bounds how often an empty chapter may be named
         if remaining < 0:
-            raise TooLargeError
+            raise RejectedError(TOO_LARGE)
         found += paragraphs(parse_xhtml(data), _EPUB)
     return found
 
@@ -260,6 +243,10 @@ def _encrypted_names(archive: ZipFile, max_ratio: int) -> set[str]:
         return set()
     root = parse_xml(read_part(archive, "META-INF/encryption.xml", max_ratio))
     return {unquote(place.get("URI", "")) for place in root.iter(_ENCRYPTION + "CipherReference")}
+
+
+_PARAGRAPHS_OF = {"docx": _docx_text, "odt": _odt_text, "epub": _epub_text}
+"""For each format, what returns the paragraphs of a document, or raises any exception if it is damaged."""
 
 
 # ---- Paragraphs of XML ----
@@ -336,17 +323,13 @@ def paragraphs(root: Any, grammar: Grammar) -> list[str]:
             if is_skipped:
                 walk.skip_subtree()
             else:
-                pieces.append(_mark(element, grammar))
+                pieces.append(grammar.marks.get(tag, ""))
                 pieces.append(_text(element.text, tag, grammar, open_as_written))
         elif element is not root:
             parent = element.getparent()
             pieces.append(_text(element.tail, parent.tag, grammar, open_as_written))
     end_paragraph()
     return found
-
-
-def _mark(element: Any, grammar: Grammar) -> str:
-    return grammar.marks.get(element.tag, "")
 
 
 def _text(text: str | None, tag: str, grammar: Grammar, open_as_written: int) -> str:

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from pipeline.readers.encodings import UTF8, canonical_encoding, likely_encoding
-from pipeline.readers.http_responses import PageError
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO, decode_utf8
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, RejectedError, decode_utf8
 from schemas.errors import UsageError
 
 UNKNOWN_ENCODING = "page in an unknown encoding"
@@ -52,7 +51,7 @@ def decode_page(body: bytes, charset: str) -> tuple[str, int]:
 
     charset: that of the response's header, or empty.
 
-    Those places become U+FFFD. Raises PageError if there are too many in every encoding that may be meant.
+    Those places become U+FFFD. Raises RejectedError if there are too many in every encoding that may be meant.
     """
     for mark, encoding in _MARKS:
         if body.startswith(mark):
@@ -97,7 +96,7 @@ def _decoded_in_one_of(body: bytes, encodings: Iterator[str] | list[str]) -> tup
         text, undecodable = _decoded(body, encoding)
         if undecodable <= MAX_UNDECODABLE_RATIO * len(body):
             return text, undecodable
-    raise PageError(UNKNOWN_ENCODING)
+    raise RejectedError(UNKNOWN_ENCODING)
 
 
 def _decoded(body: bytes, encoding: str) -> tuple[str, int]:

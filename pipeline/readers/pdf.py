@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
-from pipeline.readers.office import DAMAGED, ENCRYPTED, MAX_FILE_BYTES, NO_TEXT, TOO_LARGE
+from pipeline.readers.office import DAMAGED, MAX_FILE_BYTES, NO_TEXT
 from pipeline.readers.open import Stream
-from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, too_long_reason
-from pipeline.readers.zip_files import EncryptedError, TooLargeError
+from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, RejectedError, too_long_reason
+from pipeline.readers.zip_files import ENCRYPTED, TOO_LARGE
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
@@ -77,10 +77,8 @@ def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
         with ThreadPoolExecutor(1, "pdf") as thread:
             pages, unreadable_forms = thread.submit(_pages, body, options.max_document_bytes).result()
         reason = "" if any(pages) else NO_TEXT
-    except EncryptedError:
-        reason = ENCRYPTED
-    except TooLargeError:
-        reason = TOO_LARGE
+    except RejectedError as error:
+        reason = error.reason
     except MemoryError:
         raise
     except Exception as error:  # pypdf raises exceptions of many kinds for junk
@@ -128,7 +126,7 @@ class _Work:
         self._deepest = 0
 
     def begin(self, operator: bytes, *_: Any) -> None:
-        """Count an operator. Raises TooLargeError as `check` does."""
+        """Count an operator. Raises RejectedError as `check` does."""
         is_drawing = operator == b"Do"
         self._operators += _DRAWING if is_drawing else 1
         self._depth += is_drawing
@@ -139,9 +137,9 @@ class _Work:
         self._depth -= operator == b"Do"
 
     def check(self) -> None:
-        """Raise TooLargeError if a limit is exceeded."""
+        """Raise RejectedError if a limit is exceeded."""
         if self._operators > MAX_OPERATORS or self._deepest > MAX_DEPTH:
-            raise TooLargeError
+            raise RejectedError(TOO_LARGE)
 
 
 def _pages(body: bytes, max_document_bytes: int) -> tuple[list[str], int]:
@@ -153,15 +151,15 @@ def _pages(body: bytes, max_document_bytes: int) -> tuple[list[str], int]:
 
 def _texts(body: bytes, max_document_bytes: int) -> list[str]:
     if len(body) > MAX_FILE_BYTES:
-        raise TooLargeError
+        raise RejectedError(TOO_LARGE)
 
     pypdf = _pypdf()
     pypdf.overwrite_configuration(**_LIMITS)  # of this thread alone
     reader = pypdf.PdfReader(io.BytesIO(body))
     if reader.is_encrypted:
-        raise EncryptedError
+        raise RejectedError(ENCRYPTED)
     if len(reader.pages) > MAX_PAGES:
-        raise TooLargeError
+        raise RejectedError(TOO_LARGE)
 
     work = _Work()
 
@@ -172,13 +170,13 @@ def _texts(body: bytes, max_document_bytes: int) -> list[str]:
         content = page.get_contents()
         content_bytes += 0 if content is None else len(content.get_data())
         if content_bytes > MAX_CONTENT_BYTES:
-            raise TooLargeError
+            raise RejectedError(TOO_LARGE)
         text = page.extract_text(visitor_operand_before=work.begin, visitor_operand_after=work.end)
         work.check()  # again, because pypdf catches what is raised in a form
         text = text.encode(errors="replace").decode()  # damaged tables of characters make lone surrogates
         characters += len(text)
         if characters > 2 * max_document_bytes:
-            raise TooLargeError
+            raise RejectedError(TOO_LARGE)
         pages.append(text if any(map(str.isalnum, text)) else "")
     return pages
 

@@ -132,6 +132,14 @@ class Rejected:
     keys: tuple[str, ...] = field(default=(), compare=False)
 
 
+class RejectedError(Exception):
+    """Raised in place of the text of a document or a page. `reason` is that of the ledger."""
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.reason = reason
+
+
 def wanted_keys(text_key: str, present: Container[str]) -> tuple[str, ...]:
     """Return the keys that --text_key names in a record or a table that has the keys `present`.
 

@@ -45,7 +45,7 @@ def sample(
                 break
 
             missing -= wanted
-            for record, file_range in _records(pieces[number], positions[number], options):
+            for record, file_range in islice(_records(pieces[number], options), positions[number], None):
                 yield record, file_range
                 positions[number] += 1
                 wanted -= isinstance(record, Record) or is_bad(record, file_range)
@@ -62,15 +62,9 @@ def is_bad(record: Rejected | ForeignFileError, file_range: FileRange) -> bool:
 
 
 def _records(
-    piece: FileRange, position: int, options: RecordOptions
-) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
-    """Yield the records of a piece from a position on: of all files in it, if it is an archive."""
-    yield from islice(_all_records(piece, options), position, None)
-
-
-def _all_records(
     piece: FileRange, options: RecordOptions
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
+    """Yield the records of a piece: of all files in it, if it is an archive."""
     for file_range, problem in readable_ranges(piece, options):
         if problem is not None:
             yield problem, file_range

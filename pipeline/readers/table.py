@@ -43,9 +43,7 @@ from pipeline.readers.office import (
     begins_epub,
     begins_odt,
     check_lxml,
-    docx_records,
-    epub_records,
-    odt_records,
+    office_records,
 )
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
 from pipeline.readers.pdf import PDF_RULES, begins_pdf, check_pypdf, pdf_records
@@ -158,9 +156,9 @@ READERS: dict[Format, Reader] = {
         harmless=HTML_RULES,
         check=check_extractor,
     ),
-    "docx": Reader(docx_records, "whole", (".docx",), begins_docx, "plain", OFFICE_RULES, check=check_lxml),
-    "odt": Reader(odt_records, "whole", (".odt",), begins_odt, "plain", OFFICE_RULES, check=check_lxml),
-    "epub": Reader(epub_records, "whole", (".epub",), begins_epub, "plain", OFFICE_RULES, check=check_lxml),
+    "docx": Reader(office_records, "whole", (".docx",), begins_docx, "plain", OFFICE_RULES, check=check_lxml),
+    "odt": Reader(office_records, "whole", (".odt",), begins_odt, "plain", OFFICE_RULES, check=check_lxml),
+    "epub": Reader(office_records, "whole", (".epub",), begins_epub, "plain", OFFICE_RULES, check=check_lxml),
     "pdf": Reader(pdf_records, "whole", (".pdf",), begins_pdf, "plain", PDF_RULES, check=check_pypdf),
     "zip": Reader(None, "whole", (".zip",), begins_zip, "members", flags=("encoding",), members=zip_members),
     "tar": Reader(None, "whole", (".tar",), begins_tar, "members", flags=("encoding",), members=tar_members),

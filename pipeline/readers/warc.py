@@ -26,7 +26,6 @@ from pipeline.readers.html_pages import HTML_RULES, SOURCE, as_paragraphs, check
 from pipeline.readers.http_responses import (
     END_OF_HEADER,
     MAX_HEADER_BYTES,
-    PageError,
     decoded_body,
     media_type,
     parse_fields,
@@ -40,6 +39,7 @@ from pipeline.readers.record import (
     Record,
     RecordOptions,
     Rejected,
+    RejectedError,
     decode_utf8,
     excerpt_of,
     place_in_words,
@@ -109,7 +109,7 @@ def warc_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
     for entry in _entries(stream, file_range, options):
         try:
             record = _document(entry, options)
-        except PageError as error:
+        except RejectedError as error:
             excerpt = excerpt_of(entry.url.encode(errors="replace"))
             record = Rejected(error.reason, SOURCE, entry.offset, excerpt, size=entry.size)
         if isinstance(record, Record):
@@ -138,22 +138,22 @@ def host_of(url: str) -> str:
 
 
 def _document(entry: Entry, options: RecordOptions) -> Record | None:
-    """Return the document of a record; None for one that holds no page. Raises PageError for an unusable page."""
+    """Return the document of a record; None for one that holds no page. Raises RejectedError for an unusable page."""
     kind = entry.fields.get("warc-type", "").lower()
     if kind == "revisit":
-        raise PageError(REVISIT)
+        raise RejectedError(REVISIT)
     if kind not in ("conversion", "response", "resource", "continuation"):
         return None
     if kind == "continuation" or "warc-segment-number" in entry.fields:
-        raise PageError(IN_SEGMENTS)
+        raise RejectedError(IN_SEGMENTS)
     if kind == "response":
         return _page_of_response(entry, options)
 
     name, charset = media_type(entry.fields.get("content-type", ""))
     if name not in ("text/plain", *_HTML_TYPES):
-        raise PageError(OTHER_TYPE)
+        raise RejectedError(OTHER_TYPE)
     if entry.size > options.max_document_bytes:
-        raise PageError(too_long_reason(options.max_document_bytes))
+        raise RejectedError(too_long_reason(options.max_document_bytes))
 
     if name != "text/plain":
         return page_record(*page_text(entry.block, charset), entry.offset, entry.size)
@@ -165,17 +165,17 @@ def _document(entry: Entry, options: RecordOptions) -> Record | None:
 
 def _page_of_response(entry: Entry, options: RecordOptions) -> Record:
     if media_type(entry.fields.get("content-type", "")).name != "application/http":
-        raise PageError(OTHER_TYPE)  # as of DNS
+        raise RejectedError(OTHER_TYPE)  # as of DNS
 
     response = parse_response(entry.block)
     if response.status != 200:
-        raise PageError(OTHER_STATUS)
+        raise RejectedError(OTHER_STATUS)
     name, charset = media_type(response.fields.get("content-type", ""))
     if name not in _HTML_TYPES:
-        raise PageError(PLAIN_RESPONSE if name == "text/plain" else OTHER_TYPE)
+        raise RejectedError(PLAIN_RESPONSE if name == "text/plain" else OTHER_TYPE)
 
     if len(entry.block) < entry.size:
-        raise PageError(too_long_reason(options.max_document_bytes))
+        raise RejectedError(too_long_reason(options.max_document_bytes))
     body = decoded_body(response, options.max_document_bytes)
     return page_record(*page_text(body, charset), entry.offset, entry.size)
 

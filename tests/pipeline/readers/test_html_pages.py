@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.readers.html_pages import MAX_ATTRIBUTES, MAX_ELEMENTS, NO_MAIN_TEXT, TOO_LARGE, main_text, page_text
-from pipeline.readers.http_responses import PageError
 from pipeline.readers.page_encodings import UNKNOWN_ENCODING, decode_page
-from pipeline.readers.record import Record, RecordOptions, Rejected, Undecodable
+from pipeline.readers.record import Record, RecordOptions, Rejected, RejectedError, Undecodable
 from pipeline.readers.table import read_records
 from tests.clozeline.test_installation import run_without
 from tests.pipeline.readers.test_cut_files import whole_range
@@ -29,7 +28,7 @@ pytest.importorskip("trafilatura")
 def outcome(html: str) -> str:
     try:
         return main_text(html)
-    except PageError as error:
+    except RejectedError as error:
         return error.reason
 
 
@@ -127,7 +126,7 @@ def test_a_few_damaged_bytes_are_counted_where_they_remain_and_many_are_a_reason
     assert isinstance(found, Record) and found.text.count("\ufffd") == 1
     assert found.undecodable == Undecodable(1, 0)
 
-    with pytest.raises(PageError, match=UNKNOWN_ENCODING):
+    with pytest.raises(RejectedError, match=UNKNOWN_ENCODING):
         page_text(random.Random(0).randbytes(5000), "utf-8")
 
 
@@ -202,7 +201,7 @@ def test_junk_is_a_text_or_a_reason(junk: bytes, charset: str) -> None:
         text, _ = page_text(junk, charset)
         text.encode()
         assert text.strip()
-    except PageError as error:
+    except RejectedError as error:
         assert error.reason
 
 
