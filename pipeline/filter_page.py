@@ -5,8 +5,8 @@ This module computes the contents of the page; templates/filters.html renders it
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import ceil, expm1, floor, log1p
 from typing import NamedTuple
 
@@ -183,8 +183,7 @@ class ValueBar(NamedTuple):
     fails: bool
 
 
-@dataclass(frozen=True)
-class ValueHistogram:
+class ValueHistogram(NamedTuple):
     """A histogram of values. threshold_x: percent."""
 
     bars: list[ValueBar]
@@ -194,80 +193,42 @@ class ValueHistogram:
     height: int = HISTOGRAM_HEIGHT
 
 
-@dataclass(frozen=True)
-class Scale:
-    """Maps values to bars 0 to `last`, each of which `step` is wide on the axis. The threshold is that many steps."""
-
-    last: int
-    step: float
-    threshold: int
-    is_logarithmic: bool
-    is_least: bool
-    are_whole: bool
-
-    def bar_of(self, value: float, fails: bool) -> int:
-        """Return the bar of a value. Rounding errors never take it to the other side of the threshold."""
-        steps = (log1p(value) if self.is_logarithmic else value) / self.step
-        steps = min(steps, self.last)  # which may be infinite, if the threshold is tiny
-        bar = floor(steps) if self.is_least else ceil(steps)
-        if self.is_least:
-            return min(bar, self.threshold - 1) if fails else max(bar, self.threshold)
-        return max(bar, self.threshold + 1) if fails else min(bar, self.threshold)
-
-    def fails(self, bar: int) -> bool:
-        """Return whether the values of a bar fail the rule."""
-        return bar < self.threshold if self.is_least else bar > self.threshold
-
-    def value(self, steps: int) -> float:
-        """Return the value at this many steps from 0."""
-        return expm1(steps * self.step) if self.is_logarithmic else steps * self.step
-
-    def label(self, bar: int) -> str:
-        """Return a label for the axis below a bar."""
-        value = self.value(bar)
-        return short(round(value) if self.are_whole else value)
-
-    def in_words(self, bar: int) -> str:
-        """Return the values of a bar."""
-        first = bar if self.is_least else bar - 1
-        if first < 0:
-            return "0"
-
-        least, most = self.value(first), self.value(first + 1)
-        if self.are_whole:  # the numbers from least up to most, one of which is not among them
-            least, most = (ceil(least), ceil(most) - 1) if self.is_least else (floor(least) + 1, floor(most))
-        shown = short(least)
-        if bar == self.last:
-            return f"{shown} or more"
-        return shown if most <= least else f"{shown} to {short(most)}"
-
-
 def value_histogram(counts: Mapping[float, int], rule: Rule, threshold: float | None) -> ValueHistogram:
     """Lay out how often each value was measured; at least one must have been."""
-    scale = _scale(counts, threshold or 0.0, rule.is_least)
-    heights = [0] * (scale.last + 1)
+    edges, are_whole = _edges(counts, threshold or 0.0)
+    at = edges.index(threshold or 0.0)
+    heights = [0] * len(edges)
     for value, count in counts.items():
-        heights[scale.bar_of(value, rule.fails(value, threshold))] += count
+        bar = bisect_right(edges, value) - 1 if rule.is_least else bisect_left(edges, value)
+        heights[min(bar, len(edges) - 1)] += count
 
     laid_out = histogram([0, *heights])
     bars = [(bar, bar.first - 1) for bar in laid_out.bars]
-    slot = 100 / (scale.last + 1)
-    ticks = dict.fromkeys(round(scale.last * quarter / 4) for quarter in range(5))
+    failing = range(at) if rule.is_least else range(at + 1, len(edges))
+    slot = 100 / len(edges)
+    ticks = dict.fromkeys(round((len(edges) - 1) * quarter / 4) for quarter in range(5))
+    labels = [short(round(edge) if are_whole else edge) for edge in edges]
     return ValueHistogram(
-        bars=[ValueBar(bar, scale.in_words(number), scale.fails(number)) for bar, number in bars],
+        bars=[
+            ValueBar(bar, _in_words(number, edges, rule.is_least, are_whole), number in failing) for bar, number in bars
+        ],
         levels=laid_out.levels,
-        ticks=[Tick(slot * (number + 0.5), scale.label(number)) for number in ticks],
-        threshold_x=slot * (scale.threshold if rule.is_least else scale.threshold + 1),
+        ticks=[Tick(slot * (number + 0.5), labels[number]) for number in ticks],
+        threshold_x=slot * (at if rule.is_least else at + 1),
     )
 
 
-def _scale(counts: Mapping[float, int], threshold: float, is_least: bool) -> Scale:
+def _edges(counts: Mapping[float, int], threshold: float) -> tuple[list[float], bool]:
+    """Return where bars begin, of a rule with a least value, or end: from 0 on, the threshold among them.
+
+    Also returns whether all values are whole numbers.
+    """
     top = max(*counts, threshold, 1e-9)
     are_whole = all(float(value).is_integer() for value in (*counts, threshold))
     small = sum(count for value, count in counts.items() if value <= BINS)
     if are_whole and threshold < BINS and small >= SMALL * sum(counts.values()):
         last = max(min(int(top), BINS), int(threshold) + 1)
-        return Scale(last, 1.0, int(threshold), is_logarithmic=False, is_least=is_least, are_whole=True)
+        return list(map(float, range(last + 1))), True
 
     is_logarithmic = are_whole or threshold > 1
     if is_logarithmic:
@@ -279,4 +240,21 @@ def _scale(counts: Mapping[float, int], threshold: float, is_least: bool) -> Sca
     steps = max(1, min(BINS, floor(BINS * at / length))) if at else 0
     step = at / steps if at else length / BINS
     last = max(ceil(min(length / step, BINS)), steps + 1)
-    return Scale(last, step, steps, is_logarithmic, is_least, are_whole)
+    edges = [expm1(number * step) if is_logarithmic else number * step for number in range(last + 1)]
+    edges[steps] = threshold  # without an error of rounding
+    return edges, are_whole
+
+
+def _in_words(bar: int, edges: list[float], is_least: bool, are_whole: bool) -> str:
+    """Return the values that a bar counts. Example: `"3 to 5"`."""
+    first = bar if is_least else bar - 1
+    if first < 0:
+        return "0"
+
+    is_last = bar == len(edges) - 1
+    least, most = edges[first], edges[-1] if is_last else edges[first + 1]
+    if are_whole:  # the numbers from least up to most, one of which is not among them
+        least, most = (ceil(least), ceil(most) - 1) if is_least else (floor(least) + 1, floor(most))
+    if is_last:
+        return f"{short(least)} or more"
+    return short(least) if most <= least else f"{short(least)} to {short(most)}"
