@@ -70,12 +70,6 @@ def duplicates(parts: list[str]) -> tuple[int, int]:
     return count, characters
 
 
-def has_equal(values: NDArray[np.uint64]) -> bool:
-    """Return whether two of the values are equal."""
-    ordered = np.sort(values)
-    return bool((ordered[1:] == ordered[:-1]).any())
-
-
 class NGrams:
     """The n-grams of a text's words, as 64-bit hashes. Two of one text are equal by chance once in 10^12 documents."""
 
@@ -119,7 +113,8 @@ class NGrams:
     def _repeats(self, n: int) -> bool:
         """Return whether any n-gram occurs twice. If none does, no longer one does either."""
         if n not in self._repeating:
-            self._repeating[n] = self._repeats(n - 1) and has_equal(self._hashes_of(n))
+            ordered = np.sort(self._hashes_of(n)) if self._repeats(n - 1) else self._ids[:0]
+            self._repeating[n] = bool((ordered[1:] == ordered[:-1]).any())
         return self._repeating[n]
 
     def _characters(self, place: int, n: int) -> int:

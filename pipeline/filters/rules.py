@@ -10,11 +10,11 @@
     unfinished_lines = false      not this rule of the set
     max_short_lines = true        a rule of another set, with its own threshold
 
-A new rule is a function that measures a document or a line, a row of RULES, a row of DEFINITIONS, and
-a row with the same words in docs/filters.md. It belongs to no published set: its `set` is another name, such as "own",
-and only a file that names the rule turns it on. Names and thresholds are options of a job, so a new rule needs nothing
-else. After a change of what an older rule measures, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job
-continues with runs that were made without the change.
+A new rule is a row of RULES, whose function measures a document or a line, a row of DEFINITIONS, and a row with the
+same words in docs/filters.md. It belongs to no published set: its `set` is another name, such as "own", and only a file
+that names the rule turns it on. Names and thresholds are options of a job, so a new rule needs nothing else. After a
+change of what an older rule measures, raise PIECES_VERSION in pipeline/commit/staging.py, so that no job continues with
+runs that were made without the change.
 
 The thresholds and definitions are those of PAPERS, and of the published code where a paper is silent: of C4 that is
 c4_utils.py of TensorFlow Datasets. fineweb is what FineWeb adds to the rules of Gopher and C4.
@@ -59,6 +59,8 @@ _STOP_WORDS = frozenset(("the", "be", "to", "of", "and", "that", "have", "with")
 _POLICY = re.compile("terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies", re.IGNORECASE)
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 _SHORT_LINE = 30  # characters
+_ELLIPSES = ("...", "\u2026")
+_BULLETS = ("\u2022", "-")
 
 
 class Rule(NamedTuple):
@@ -88,107 +90,21 @@ class Rule(NamedTuple):
         return value < threshold if self.is_least else value > threshold
 
 
-# ---- Lines, of C4 ----
-
-
 def _without_citations(line: str) -> str:
     """Return a line without the marks of Wikipedia's citations: "[12]", "[edit]", "[citation needed]"."""
     return _CITATION.sub("", line).rstrip() if "[" in line else line
 
 
-def _longest_word(line: str) -> int:
-    return max(map(len, line.split()), default=0)
-
-
 def _has_no_end(line: str) -> bool:
-    return not line.endswith((*LAST_MARKS, *_QUOTES)) or line.endswith(("...", "\u2026"))
-
-
-def _word_count(line: str) -> int:
-    return len(line.split())
-
-
-def _names_javascript(line: str) -> bool:
-    return "javascript" in line.lower()
-
-
-def _names_policies(line: str) -> bool:
-    return _POLICY.search(line) is not None
-
-
-# ---- Documents ----
-
-
-def _placeholders(text: Measured) -> float:
-    return text.text.lower().count("lorem ipsum")
-
-
-def _curly_brackets(text: Measured) -> float:
-    return text.text.count("{")
-
-
-def _words(text: Measured) -> float:
-    return len(text.words)
+    return not line.endswith((*LAST_MARKS, *_QUOTES)) or line.endswith(_ELLIPSES)
 
 
 def _mean_word(text: Measured) -> float:
     return text.share_of_words(sum(map(len, text.words)))
 
 
-def _hashes(text: Measured) -> float:
-    return text.share_of_words(text.text.count("#"))
-
-
-def _ellipses(text: Measured) -> float:
-    return text.share_of_words(text.text.count("...") + text.text.count("\u2026"))
-
-
-def _bullet_lines(text: Measured) -> float:
-    return text.share_of_lines(line.lstrip().startswith(("\u2022", "-")) for line in text.lines)
-
-
-def _ellipsis_lines(text: Measured) -> float:
-    return text.share_of_lines(line.rstrip().endswith(("...", "\u2026")) for line in text.lines)
-
-
-def _alphabetic_words(text: Measured) -> float:
+def _share_with_letters(text: Measured) -> float:
     return text.share_of_words(sum(word.isalpha() or any(map(str.isalpha, word)) for word in text.words))
-
-
-def _stop_words(text: Measured) -> float:
-    return len(_STOP_WORDS.intersection(text.words))
-
-
-def _duplicate_lines(text: Measured) -> float:
-    return duplicates(text.lines)[0] / max(1, len(text.lines))
-
-
-def _duplicate_line_characters(text: Measured) -> float:
-    return text.share_of_text(duplicates(text.lines)[1])
-
-
-def _duplicate_paragraphs(text: Measured) -> float:
-    return duplicates(text.blocks)[0] / max(1, len(text.blocks))
-
-
-def _duplicate_paragraph_characters(text: Measured) -> float:
-    return text.share_of_text(duplicates(text.blocks)[1])
-
-
-def _punctuated_lines(text: Measured) -> float:
-    return text.share_of_lines(line.endswith(LAST_MARKS) for line in text.lines)
-
-
-def _short_lines(text: Measured) -> float:
-    return text.share_of_lines(len(line) <= _SHORT_LINE for line in text.lines)
-
-
-def _repeated_line_characters(text: Measured) -> float:
-    return duplicates(text.lines)[1] / max(1, sum(map(len, text.lines)))
-
-
-def _line_ends(text: Measured) -> float:
-    return text.share_of_words(len(text.lines) - 1)
 
 
 # Gopher's table A1.
@@ -197,28 +113,52 @@ _DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 
 RULES: dict[str, Rule] = {
     # Lines that fail are removed.
-    "max_line_word_length": Rule("c4", "line", _longest_word, 1000, needs="spaces"),
+    "max_line_word_length": Rule(
+        "c4", "line", lambda line: max(map(len, line.split()), default=0), 1000, needs="spaces"
+    ),
     "unfinished_lines": Rule("c4", "line", _has_no_end, needs="marks", edit=_without_citations),
-    "min_line_words": Rule("c4", "line", _word_count, 3, is_least=True, needs="spaces"),
-    "javascript_lines": Rule("c4", "line", _names_javascript),
-    "policy_lines": Rule("c4", "line", _names_policies),
+    "min_line_words": Rule("c4", "line", lambda line: len(line.split()), 3, is_least=True, needs="spaces"),
+    "javascript_lines": Rule("c4", "line", lambda line: "javascript" in line.lower()),
+    "policy_lines": Rule("c4", "line", lambda line: _POLICY.search(line) is not None),
     # Documents that fail are dropped.
-    "lorem_ipsum": Rule("c4", "text", _placeholders),
-    "curly_brackets": Rule("c4", "text", _curly_brackets),
-    "min_words": Rule("gopher", "text", _words, 50, is_least=True, needs="spaces"),
-    "max_words": Rule("gopher", "text", _words, 100_000, needs="spaces"),
+    "lorem_ipsum": Rule("c4", "text", lambda doc: doc.text.lower().count("lorem ipsum")),
+    "curly_brackets": Rule("c4", "text", lambda doc: doc.text.count("{")),
+    "min_words": Rule("gopher", "text", lambda doc: len(doc.words), 50, is_least=True, needs="spaces"),
+    "max_words": Rule("gopher", "text", lambda doc: len(doc.words), 100_000, needs="spaces"),
     "min_mean_word_length": Rule("gopher", "text", _mean_word, 3, is_least=True, needs="spaces"),
     "max_mean_word_length": Rule("gopher", "text", _mean_word, 10, needs="spaces"),
-    "max_hashes_per_word": Rule("gopher", "text", _hashes, 0.1, needs="spaces"),
-    "max_ellipses_per_word": Rule("gopher", "text", _ellipses, 0.1, needs="spaces"),
-    "max_bullet_lines": Rule("gopher", "text", _bullet_lines, 0.9),
-    "max_ellipsis_lines": Rule("gopher", "text", _ellipsis_lines, 0.3),
-    "min_alphabetic_words": Rule("gopher", "text", _alphabetic_words, 0.8, is_least=True, needs="spaces"),
-    "min_stop_words": Rule("gopher", "text", _stop_words, 2, is_least=True, needs="English"),
-    "max_duplicate_paragraphs": Rule("gopher", "text", _duplicate_paragraphs, 0.3),
-    "max_duplicate_paragraph_characters": Rule("gopher", "text", _duplicate_paragraph_characters, 0.2),
-    "max_duplicate_lines": Rule("gopher", "text", _duplicate_lines, 0.3),
-    "max_duplicate_line_characters": Rule("gopher", "text", _duplicate_line_characters, 0.2),
+    "max_hashes_per_word": Rule(
+        "gopher", "text", lambda doc: doc.share_of_words(doc.text.count("#")), 0.1, needs="spaces"
+    ),
+    "max_ellipses_per_word": Rule(
+        "gopher", "text", lambda doc: doc.share_of_words(sum(map(doc.text.count, _ELLIPSES))), 0.1, needs="spaces"
+    ),
+    "max_bullet_lines": Rule(
+        "gopher",
+        "text",
+        lambda doc: doc.share_of_lines(line.lstrip().startswith(_BULLETS) for line in doc.lines),
+        0.9,
+    ),
+    "max_ellipsis_lines": Rule(
+        "gopher",
+        "text",
+        lambda doc: doc.share_of_lines(line.rstrip().endswith(_ELLIPSES) for line in doc.lines),
+        0.3,
+    ),
+    "min_alphabetic_words": Rule("gopher", "text", _share_with_letters, 0.8, is_least=True, needs="spaces"),
+    "min_stop_words": Rule(
+        "gopher", "text", lambda doc: len(_STOP_WORDS.intersection(doc.words)), 2, is_least=True, needs="English"
+    ),
+    "max_duplicate_paragraphs": Rule(
+        "gopher", "text", lambda doc: duplicates(doc.blocks)[0] / max(1, len(doc.blocks)), 0.3
+    ),
+    "max_duplicate_paragraph_characters": Rule(
+        "gopher", "text", lambda doc: doc.share_of_text(duplicates(doc.blocks)[1]), 0.2
+    ),
+    "max_duplicate_lines": Rule("gopher", "text", lambda doc: duplicates(doc.lines)[0] / max(1, len(doc.lines)), 0.3),
+    "max_duplicate_line_characters": Rule(
+        "gopher", "text", lambda doc: doc.share_of_text(duplicates(doc.lines)[1]), 0.2
+    ),
     **{
         f"max_top_{n}_gram": Rule("gopher", "text", partial(Measured.top_ngram, n=n), most, needs="spaces")
         for n, most in _TOP_NGRAMS.items()
@@ -229,10 +169,23 @@ RULES: dict[str, Rule] = {
         )
         for n, most in _DUPLICATE_NGRAMS.items()
     },
-    "min_punctuated_lines": Rule("fineweb", "text", _punctuated_lines, 0.12, is_least=True, needs="marks"),
-    "max_short_lines": Rule("fineweb", "text", _short_lines, 0.67),
-    "max_repeated_line_characters": Rule("fineweb", "text", _repeated_line_characters, 0.01),
-    "max_line_ends_per_word": Rule("fineweb", "text", _line_ends, 0.3, needs="spaces"),
+    "min_punctuated_lines": Rule(
+        "fineweb",
+        "text",
+        lambda doc: doc.share_of_lines(line.endswith(LAST_MARKS) for line in doc.lines),
+        0.12,
+        is_least=True,
+        needs="marks",
+    ),
+    "max_short_lines": Rule(
+        "fineweb", "text", lambda doc: doc.share_of_lines(len(line) <= _SHORT_LINE for line in doc.lines), 0.67
+    ),
+    "max_repeated_line_characters": Rule(
+        "fineweb", "text", lambda doc: duplicates(doc.lines)[1] / max(1, sum(map(len, doc.lines))), 0.01
+    ),
+    "max_line_ends_per_word": Rule(
+        "fineweb", "text", lambda doc: doc.share_of_words(len(doc.lines) - 1), 0.3, needs="spaces"
+    ),
     "min_sentences": Rule("c4", "sentences", len, 5, is_least=True),
 }
 """The rules in the order in which they apply."""
