@@ -58,7 +58,7 @@ def data_card(manifest: Manifest, sample: pa.Table, vocabulary: Vocabulary) -> s
         figures=_figures(manifest, vocabulary),
         came_in=None if text is None else came_in(text),
         lengths=histogram(statistics["lengths"]),
-        padding=_padding(manifest),
+        padding=split([("tokens", manifest.totals["tokens"], "full"), ("padding", padding(manifest), "empty")]),
         max_length=max_length(manifest),
         segment_a=histogram(statistics["segment_a_lengths"]) if has_labels(manifest) else None,
         labels=_labels(manifest) if has_labels(manifest) else None,
@@ -148,10 +148,6 @@ def _figures(manifest: Manifest, vocabulary: Vocabulary) -> dict[str, str]:
         figures["mask rate"] = f"{mask_rate(manifest):.2%}"
     figures["duplicate rows"] = f"{statistics['duplicate_rows']:,}"
     return figures
-
-
-def _padding(manifest: Manifest) -> list[Part]:
-    return split([("tokens", manifest.totals["tokens"], "full"), ("padding", padding(manifest), "empty")])
 
 
 def _labels(manifest: Manifest) -> list[Part]:

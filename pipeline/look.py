@@ -152,6 +152,8 @@ def look_at(folder: str) -> Look:
     all_faults = [*faults.values(), *bad.values()]
     if survey.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
+    by_language = sum((one.by_language for one in survey.sums), Counter[str]())
+    total = by_language.total()
     mean_bytes = sum(one.text_bytes for one in survey.sums) / sum(one.documents for one in survey.sums)
     return Look(
         kinds,
@@ -159,7 +161,7 @@ def look_at(folder: str) -> Look:
         survey.options.text_layout,
         survey.text_bytes,
         documents=round(survey.text_bytes / max(mean_bytes, 1)),
-        languages=_shares(sum((one.by_language for one in survey.sums), Counter())),
+        languages={code: size / total for code, size in by_language.most_common()},
         encodings=dict(
             Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO)).most_common()
         ),
@@ -439,8 +441,3 @@ def _rows(ranges: list[FileRange]) -> int:
             rows += open_parquet(opened, one.display_path).metadata.num_rows
             read += one.size
     return rows * sum(one.size for one in ranges) // max(read, 1)
-
-
-def _shares(by_language: Counter[str]) -> dict[str, float]:
-    total = by_language.total()
-    return {code: size / total for code, size in by_language.most_common()} if total else {}

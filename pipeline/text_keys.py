@@ -10,7 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-from pipeline.readers.columnar import open_arrow, open_parquet, without_times
+from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import json_values
@@ -106,8 +106,7 @@ def _arrow_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     with open_range(file_range.file) as opened:
         columns = len(open_arrow(opened, file_range.display_path).schema)
         reader = open_arrow(opened, file_range.display_path, list(range(columns)))
-        is_file = hasattr(reader, "num_record_batches")
-        for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+        for batch in batches_of(reader):
             yield from without_times(batch.slice(0, ROWS)).to_pylist()
 
 

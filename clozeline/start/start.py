@@ -61,7 +61,8 @@ def start(options: argparse.Namespace, prog: str) -> int:
     facts = _check(plan, steps, options, path)
 
     changed = list(changed_lines(steps, plan, facts, output))
-    print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}", *_step_lines(steps)])
+    print_lines(["", f"{one_line(path)}: {counted(len(steps), 'step')}"])
+    print_lines(f"  $ {shlex.join(step.words)}" for step in steps)
     _print_wrapped([*changed, *pairs_warning(steps, plan), *_other_folder(plan)])
     if not is_trained(plan, output):
         _print_wrapped(too_few_gpus(plan["train"], Machine.here()))
@@ -236,8 +237,3 @@ def _setting_lines(sections: Sections) -> Iterator[str]:
             shown = " ".join(setting.value) if isinstance(setting.value, list) else str(setting.value)
             shown = "the recipe's" if setting.value is None else shown
             yield f"{'' if number else name:<6} {key} = {shown}" + (f"   ({setting.why})" if setting.why else "")
-
-
-def _step_lines(steps: list[plan_file.Step]) -> Iterator[str]:
-    for step in steps:
-        yield f"  $ {shlex.join(step.words)}"

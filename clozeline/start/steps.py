@@ -361,7 +361,9 @@ def _run(words: list[str]) -> tuple[int, int]:
 
     Signals to this process alone are handed on; those of Ctrl-C reach both.
     """
-    program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": _launcher()}[words[0]]
+    installed = os.path.join(os.path.dirname(sys.executable), "deepspeed")
+    launcher = installed if os.path.exists(installed) else "deepspeed"
+    program = {"clozeline": [sys.executable, "-m", "clozeline"], "deepspeed": [launcher]}[words[0]]
     # Ctrl-C ends this one, and so shows that the command got the signal, too. At the latest it ends with its stdin.
     idle = [sys.executable, "-ISc", "import sys; sys.stdin.read()"]
     witness = subprocess.Popen(idle, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -388,8 +390,3 @@ def _ends(process: subprocess.Popen[bytes]) -> bool:
     with suppress(subprocess.TimeoutExpired):
         process.wait(SECONDS_OF_A_SIGNAL)
     return process.returncode is not None
-
-
-def _launcher() -> list[str]:
-    installed = os.path.join(os.path.dirname(sys.executable), "deepspeed")
-    return [installed if os.path.exists(installed) else "deepspeed"]

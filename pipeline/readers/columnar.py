@@ -180,12 +180,8 @@ def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
 def _source_names(column: Any, default: str) -> list[str]:
     if pa.types.is_temporal(column.type):
         return [default] * len(column)
-    values = [_as_string(value) for value in column.to_pylist()]
+    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in column.to_pylist()]
     return [value if isinstance(value, str) and value else default for value in values]
-
-
-def _as_string(value: Any) -> Any:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 # ---- Parquet ----
@@ -332,12 +328,13 @@ def arrow_records(stream: Stream, file_range: FileRange, options: RecordOptions)
     columns = [schema.get_field_index(name) for name in read_columns(schema, wanted)]
 
     row = 0
-    for batch in _batches(open_arrow(stream.file, path, columns)):
+    for batch in batches_of(open_arrow(stream.file, path, columns)):
         yield from batch_records(_sound(batch), wanted, row, "arrow", options)
         row += batch.num_rows
 
 
-def _batches(reader: Any) -> Iterator[pa.RecordBatch]:
+def batches_of(reader: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a reader from `open_arrow`."""
     if isinstance(reader, pa.ipc.RecordBatchStreamReader):
         yield from reader
     else:

@@ -51,11 +51,6 @@ def file_encoding(file: InputFile, shown: str) -> str:
     return _remembered_encoding(file, shown)
 
 
-@lru_cache(1024)  # a name for each file that this process reads a range of
-def _remembered_encoding(file: InputFile, shown: str) -> str:
-    return _found_encoding(file, shown)
-
-
 def _found_encoding(file: InputFile, shown: str) -> str:
     evidence = Evidence()
     for block, follows in _blocks(file, shown):
@@ -65,6 +60,9 @@ def _found_encoding(file: InputFile, shown: str) -> str:
                 return found
         evidence.add(block, follows)
     return evidence.encoding()
+
+
+_remembered_encoding = lru_cache(1024)(_found_encoding)  # a name for each file that this process reads a range of
 
 
 def _blocks(file: InputFile, shown: str) -> Iterator[tuple[bytes, bool]]:

@@ -244,7 +244,7 @@ def zstd_frames(source: CompressedBytes) -> Frames:
     frames = 0
     while head := source.peek(_MAX_HEADER_BYTES):
         frames += 1
-        if _is_skippable(head):
+        if head[1:4] == _SKIPPABLE_MAGIC and head[0] >> 4 == 5:
             _skip_frame(source)
             continue
 
@@ -305,10 +305,6 @@ def _blocks(source: CompressedBytes, start: int, has_checksum: bool) -> Iterator
         if len(block) < wanted:
             raise no_end(_FRAME, start)
         yield block
-
-
-def _is_skippable(head: bytes) -> bool:
-    return head[1:4] == _SKIPPABLE_MAGIC and head[0] >> 4 == 5
 
 
 def _skip_frame(source: CompressedBytes) -> None:

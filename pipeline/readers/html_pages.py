@@ -115,10 +115,10 @@ def main_text(html: str) -> str:
 
     # Both packages call themselves once or twice for each level of tags. A new thread has the same room for that below
     # every caller: the deepest page that is parsed takes 520 frames, and Python allows 1,000 by default.
-    _trafilatura()
+    extract = _trafilatura().extract
     try:
         with ThreadPoolExecutor(1, "html") as thread:
-            text = thread.submit(_extracted, html).result()
+            text = thread.submit(lambda: extract(_parsed(html), **_OPTIONS)).result()
     except (RejectedError, MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:  # both packages raise exceptions of many kinds for junk
@@ -134,10 +134,6 @@ def as_paragraphs(text: str) -> str:
     Otherwise blocks of similar width would look like the wrapped lines of one.
     """
     return text.replace("\n", "\n\n")
-
-
-def _extracted(html: str) -> str | None:
-    return _trafilatura().extract(_parsed(html), **_OPTIONS)
 
 
 def _parsed(html: str) -> Any:

@@ -35,6 +35,8 @@ _VERSIONS = (
     "created",
 )
 
+_LISTED_ON_DISK = {"type": "other", "islink": True}  # what is known until a name is looked up
+
 _WILDCARD = re.compile(r"[*?[]")
 
 # A list or a range in braces, as shells expand it: {a,b} or {01..09}.
@@ -133,13 +135,9 @@ def _stands_for(name: str, path: str) -> bool:
 
 def is_unchanged(path: str, version: str) -> bool:
     """Return whether a file still has this version. Takes one request."""
-    return version in _versions(_look_up(path))
-
-
-def _look_up(path: str) -> dict[str, Any]:
     fs, path_in_store = storage.filesystem(path)
     with storage.storage_errors_of(path):
-        return fs.info(path_in_store)
+        return version in _versions(fs.info(path_in_store))
 
 
 def _versions(entry: dict[str, Any]) -> list[str]:
@@ -284,7 +282,11 @@ def _is_relative(pattern: str) -> bool:
 
 def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     """Return {name: facts} for what a pattern matches as in a shell; on a local disk, facts that need a lookup."""
-    found = _glob_disk(path) if isinstance(fs, LocalFileSystem) and "**" not in path else _glob_store(fs, path)
+    if isinstance(fs, LocalFileSystem) and "**" not in path:
+        # fsspec's glob does not enter folders that are links. Without that, ** would go around in circles.
+        found = dict.fromkeys(sorted(glob(path, include_hidden=True)), _LISTED_ON_DISK)
+    else:
+        found = _glob_store(fs, path)
     visible = {name: entry for name, entry in found.items() if not _is_hidden(name, path)}
     if found and not visible:
         raise UsageError(
@@ -292,11 +294,6 @@ def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
             "write the dot in the pattern of --input."
         )
     return visible
-
-
-def _glob_disk(path: str) -> dict[str, dict[str, Any]]:
-    # fsspec's glob does not enter folders that are links. Without that, ** would go around in circles.
-    return {name: {"type": "other", "islink": True} for name in sorted(glob(path, include_hidden=True))}
 
 
 def _glob_store(fs: Any, path: str) -> dict[str, dict[str, Any]]:
@@ -325,7 +322,7 @@ def _leading_dots(names: list[str]) -> int:
 def _inside(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
     """Return {name: facts} for the files in a folder and in its subfolders. On a local disk, they need a lookup."""
     if isinstance(fs, LocalFileSystem):
-        return {name: {"type": "other", "islink": True} for name in _walk_disk(folder)}
+        return dict.fromkeys(_walk_disk(folder), _LISTED_ON_DISK)
 
     found = fs.find(folder, detail=True)
     depth = len(folder.strip("/").split("/"))

@@ -215,15 +215,11 @@ _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff00-\u
 
 def text_of_pages(pages: Sequence[str]) -> str:
     """Return the text of a document from the texts of its pages, with a blank line between its paragraphs."""
-    lines = [[line for line in map(_one_space, page.splitlines()) if line] for page in pages]
+    lines = [list(filter(None, (" ".join(line.split()) for line in page.splitlines()))) for page in pages]
     for _ in range(RUNNING_LINES):
         lines = _without_running_lines(lines, 0)
         lines = _without_running_lines(lines, -1)
     return PARAGRAPH_BREAK.join(_paragraphs([line for page in lines for line in page]))
-
-
-def _one_space(line: str) -> str:
-    return " ".join(line.split())
 
 
 def _without_running_lines(pages: list[list[str]], place: int) -> list[list[str]]:

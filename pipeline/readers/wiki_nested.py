@@ -113,18 +113,6 @@ def _first(arguments: Arguments) -> str:
     return arguments.at(0) or arguments.named.get("text", "")
 
 
-def _second(arguments: Arguments) -> str:
-    return arguments.at(1) or arguments.named.get("text", "")
-
-
-def _last(arguments: Arguments) -> str:
-    return next(filter(None, reversed(arguments.numbered)), "")
-
-
-def _joined(arguments: Arguments) -> str:
-    return "".join(arguments.numbered)
-
-
 def _paragraph(arguments: Arguments) -> str:
     text = _first(arguments) or arguments.named.get("quote", "")
     return f"\n\n{text}\n\n" if text else ""
@@ -212,9 +200,9 @@ _SHOWN: dict[str, Callable[[Arguments], str]] = {
         ("nowrap|nobr|nobreak|small|smaller|smallcaps|small caps|sc|big|larger|nobold|noitalic|em|strong|mono", _first),
         ("math|mvar|var|sub|sup|abbr|tooltip|vanchor|visible anchor|flag|flagcountry|flagu|center|not a typo", _first),
         ("ill|interlanguage link|interlanguage link multi|nihongo|nihongo2|script", _first),
-        ("lang|langx|script/arabic|resize", _second),
-        ("transl|transliteration|color|font color", _last),
-        ("chem|chem2|linktext", _joined),
+        ("lang|langx|script/arabic|resize", lambda arguments: arguments.at(1) or arguments.named.get("text", "")),
+        ("transl|transliteration|color|font color", lambda arguments: next(filter(None, arguments.numbered[::-1]), "")),
+        ("chem|chem2|linktext", lambda arguments: "".join(arguments.numbered)),
         ("quote|blockquote|block quote|cquote|quotation", _paragraph),
         ("convert|cvt", _measure),
         ("frac|sfrac|fraction", _fraction),

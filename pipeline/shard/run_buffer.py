@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import pyarrow as pa
 
@@ -244,7 +245,8 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     There is always a last buffer, even without documents, because its ledger counts too.
     """
     documents = RunBuffer()
-    for file_range, problem in _ranges_of(split, reading):
+    ranges = (readable_ranges(one, reading.of_corpora.get(one.corpus, reading)) for one in split.ranges)
+    for file_range, problem in chain.from_iterable(ranges):
         if isinstance(problem, Rejected):
             source = file_range.corpus or problem.source
             documents.reject(replace(problem, source=source), file_range)
@@ -283,8 +285,3 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             documents.undecodable.append(undecodable.check())
 
     yield documents
-
-
-def _ranges_of(split: Split, reading: ReadOptions) -> Iterator[tuple[FileRange, Rejected | ForeignFileError | None]]:
-    for file_range in split.ranges:
-        yield from readable_ranges(file_range, reading.of_corpora.get(file_range.corpus, reading))

@@ -234,12 +234,8 @@ def _measured(document: Document) -> Measured | None:
     return Measured(blocks) if blocks else None
 
 
-def _sentences(document: Document) -> list[str]:
-    return document.sentences
-
-
 _JUDGED: dict[Step, tuple[str, Callable[[Document], Any]]] = {
     filter_text: ("text", _measured),
-    filter_sentences: ("sentences", _sentences),
+    filter_sentences: ("sentences", lambda document: document.sentences),
 }
 """For each step that applies rules to whole documents, which rules these are and what they measure."""

@@ -88,7 +88,9 @@ def collect_documents(
     held_out: Report = {}
     if options.holdout is not None:
         is_chosen = is_held_out(documents["document"].to_numpy(), options.holdout, options.seed)
-        held_out["held_out"] = _write_held_out(name, table, documents.filter(pa.array(is_chosen)), options, staging)
+        rows = table.take(documents["row"].filter(pa.array(is_chosen)))
+        written = write_held_out(name, rows, options.seed, staging)
+        held_out["held_out"] = written | {"text_bytes": text_bytes(rows)}
         documents, dropped = drop_documents(documents, is_chosen, HELD_OUT)
         ledger += dropped
 
@@ -125,15 +127,6 @@ def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[p
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
         ledger += dropped
     return documents, ledger
-
-
-def _write_held_out(name: str, table: pa.Table, documents: pa.Table, options: ShardOptions, staging: Staging) -> Report:
-    """Write documents, which are rows of `table`, as the held-out ones of the shard `name`. Return their report.
-
-    The report has the `index` of their run, the number of `documents`, and their `text_bytes`.
-    """
-    rows = table.take(documents["row"])
-    return write_held_out(name, rows, options.seed, staging) | {"text_bytes": text_bytes(rows)}
 
 
 def _check_size(documents: pa.Table, name: str) -> None:
