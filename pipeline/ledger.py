@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.shard.drafts import ONLY_REPEATED
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT
+from pipeline.shard.repeats import ONLY_REPEATED
 from pipeline.shard.run_buffer import BEYOND_SHARE
 from schemas.manifest import LedgerEntry, Manifest
 from schemas.text_facts import MAX_LISTED, LeftOut, cut

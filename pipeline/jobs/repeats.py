@@ -3,7 +3,7 @@
     drafts -> spans -> (exchange by hash) -> later places -> (exchange by shard) -> text shards
 
 The first exchange brings the occurrences of a span together: at most one from each draft. The places of all but the
-earliest go to their shards, which pipeline/shard/drafts.py then finishes. pipeline/shard/repeats.py has the rule.
+earliest go to their shards, which pipeline/shard/repeats.py, which has the rule, then finishes.
 """
 
 from __future__ import annotations
@@ -24,8 +24,14 @@ from pipeline.commit.reports import Report, total
 from pipeline.exchange.blocks import Addressed, Stream, Way
 from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, numbered_index, relay
 from pipeline.exchange.runs import Keys
-from pipeline.shard.drafts import SPAN_BUCKETS, finish_shard
-from pipeline.shard.repeats import PLACE_SCHEMA, SPAN_SCHEMA, later_places, shards_of
+from pipeline.shard.repeats import (
+    PLACE_SCHEMA,
+    SPAN_BUCKETS,
+    SPAN_SCHEMA,
+    finish_shard,
+    later_places,
+    shards_of,
+)
 from pipeline.shard.survey import MAX_READS
 from schemas.shards import shard_name
 

@@ -58,7 +58,6 @@ from pipeline.readers.open import compression_of
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
-from pipeline.shard.drafts import write_draft
 from pipeline.shard.holdout import (
     SIDE,
     HoldoutPlan,
@@ -69,6 +68,7 @@ from pipeline.shard.holdout import (
     numbered_runs,
     plan_held_out,
 )
+from pipeline.shard.repeats import write_draft
 from pipeline.shard.survey import CorpusSurvey, InputLimits, Sharding, add_runs, shards_for, survey_corpus
 from pipeline.shard.write_runs import documents_stream, write_runs
 from pipeline.shard.write_shard import ShardOptions, write_shard

@@ -12,7 +12,7 @@ The path of one document, which begins in pipeline/readers:
     copies           optional (--dedup): all copies of a text but one are dropped, starting within runs
     write_shard      the second half of the shuffle: every shard collects its documents from all runs
     holdout          optional (--holdout): which documents go to a second folder
-    repeats, drafts  optional (--drop_repeats): shards are written again without sentences that occurred before
+    repeats          optional (--drop_repeats): shards are written again without sentences that occurred before
 
 Only `write_runs` and `write_shard` move the bytes of the corpus, so each byte is written twice and read twice in all:
 three times with --drop_repeats.

@@ -39,7 +39,7 @@ class ShardOptions:
 
     dedup: whether documents with equal text are dropped. seed: determines the order, and which documents are held out.
     holdout: the share of documents that go to the held-out folder instead; None for no such folder.
-    drop_repeats: how many sentences in a row have to be repeated to be removed (drafts.py); None to remove none.
+    drop_repeats: how many sentences in a row have to be repeated to be removed (repeats.py); None to remove none.
     """
 
     dedup: Dedup

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.shard.drafts import ONLY_REPEATED, REMOVED
+from pipeline.shard.repeats import ONLY_REPEATED, REMOVED
 from schemas import storage
 from schemas.manifest import read_manifest
 from tests.conftest import Command, sentence

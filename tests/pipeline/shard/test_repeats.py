@@ -18,8 +18,15 @@ from pipeline.commit.staging import Staging
 from pipeline.exchange.runs import RunIndex, read_buckets
 from pipeline.jobs.repeats import find_repeats, keys_of_shards
 from pipeline.shard import repeats
-from pipeline.shard.drafts import ONLY_REPEATED, REMOVED, finish_shard, write_draft
-from pipeline.shard.repeats import PLACE_SCHEMA, SPAN_SCHEMA, hash_sentences
+from pipeline.shard.repeats import (
+    ONLY_REPEATED,
+    PLACE_SCHEMA,
+    REMOVED,
+    SPAN_SCHEMA,
+    finish_shard,
+    hash_sentences,
+    write_draft,
+)
 from pipeline.shard.write_runs import placements
 from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import shards
