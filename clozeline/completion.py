@@ -66,7 +66,9 @@ def parser(prog: str) -> CommandParser:
 
 def script(shell: str) -> str:
     """Return the script for a shell."""
-    names = " ".join(_recipe_names())
+    names = ""
+    with suppress(ImportError):
+        names = " ".join(import_module("trainer.config.load").recipe_names())
     recipes = {name: text.format(names=names) for name, text in RECIPES_AND_FILES.items()}
     functions = {name: text.format(names=names) for name, text in FUNCTIONS.items()}
 
@@ -82,12 +84,6 @@ def script(shell: str) -> str:
             _complete(action, recipes)
     commands.add_parser("help", help="the help of a command").add_argument("command", choices=list(cli.COMMANDS))
     return shtab.complete(whole, shell, preamble=functions)  # type: ignore[arg-type]  # takes one for each shell
-
-
-def _recipe_names() -> list[str]:
-    with suppress(ImportError):
-        return import_module("trainer.config.load").recipe_names()
-    return []
 
 
 def parsers() -> dict[str, CommandParser]:

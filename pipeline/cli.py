@@ -45,13 +45,12 @@ STOPPED = "stopped. Run the same command again to continue; finished pieces are 
 class Invocation:
     """One parsed command line.
 
-    other_arguments: what the command's own flags do not cover.
-    known_flags: the command's own flags, to suggest one for a misspelled flag.
+    parsed: also has `known_flags`, the command's own, to suggest one for a misspelled flag.
+    other_arguments: what these do not cover.
     """
 
     parsed: argparse.Namespace
     other_arguments: list[str]
-    known_flags: list[str]
 
     def given(self, options: type) -> dict[str, Any]:
         """Return the flags of a job that the user gave, by field name."""
@@ -67,7 +66,7 @@ class Invocation:
     def refuse_other_arguments(self) -> None:
         """Raise UsageError if arguments are left over. For commands that accept none of Beam's flags."""
         if self.other_arguments:
-            raise unknown_flags(self.other_arguments, self.known_flags)
+            raise unknown_flags(self.other_arguments, self.parsed.known_flags)
 
     def refuse_misspelled(self, missing: list[str]) -> None:
         """Raise UsageError if an unknown flag resembles one of the `missing` flags."""
@@ -94,7 +93,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m pipeline") -
     """Run one command and return the exit code of the process. `prog` is the program's name in help and errors."""
     try:
         parsed, other_arguments = parser(prog).parse_known_args(arguments)
-        invocation = Invocation(parsed, other_arguments, parsed.known_flags)
+        invocation = Invocation(parsed, other_arguments)
         # Around the whole command, because Beam logs warnings while it is imported.
         with stop_signals.as_interrupts(), display.job_logs(other_arguments, parsed.verbose):
             if hasattr(parsed, "dry_run"):  # a job, which may list many files before its bar begins
@@ -194,7 +193,7 @@ def _run_shard(invocation: Invocation) -> None:
     if job.sample is not None:
         _try_filters(job, invocation)
         return
-    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.parsed.known_flags)
     if manifest is None:
         return
 
@@ -240,7 +239,7 @@ def _run_vocab(invocation: Invocation) -> None:
     if not {"extend", "add"} & given.keys():
         invocation.refuse_misspelled([flag for flag in ("--model", "--size") if flag[2:] not in given])
     job = VocabJob.from_flags(given)
-    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.parsed.known_flags)
     if manifest is None:
         return
 
@@ -258,7 +257,7 @@ def _run_pairs(invocation: Invocation) -> None:
     from pipeline.summary import coverage_lines, pairs_warning
 
     job = PairsJob.from_flags(invocation.given(PairsJob))
-    manifest = run(job, invocation.beam_arguments(), invocation.known_flags)
+    manifest = run(job, invocation.beam_arguments(), invocation.parsed.known_flags)
     if manifest is None:
         return
 
@@ -277,7 +276,7 @@ def _run_statistics(invocation: Invocation) -> None:
     from pipeline.statistics import run
 
     if invocation.other_arguments:
-        refusal = unknown_flags(invocation.other_arguments, invocation.known_flags)
+        refusal = unknown_flags(invocation.other_arguments, invocation.parsed.known_flags)
         raise UsageError(f"{refusal} statistics runs on this machine, without Beam, and takes none of Beam's flags.")
 
     job = StatisticsJob(**invocation.given(StatisticsJob))

@@ -256,10 +256,6 @@ def _of_tokenizer(folder: Folder) -> Iterator[str]:
     yield from next_is(f"clozeline pairs --text TEXT --vocab {folder.quoted} --output DIR --objective full_sentences")
 
 
-def _of_nothing(folder: Folder) -> Iterator[str]:
-    yield from next_is("clozeline start YOUR_TEXTS --output " + folder.quoted)
-
-
 LINES: dict[str, Callable[[Folder], Iterator[str]]] = {
     START: _of_start,
     CHECKPOINT: _of_checkpoint,
@@ -269,7 +265,7 @@ LINES: dict[str, Callable[[Folder], Iterator[str]]] = {
     MODEL: _of_model,
     UNFINISHED_JOB: _of_unfinished,
     TOKENIZER: _of_tokenizer,
-    EMPTY: _of_nothing,
+    EMPTY: lambda folder: next_is(f"clozeline start YOUR_TEXTS --output {folder.quoted}"),
 }
 """What a folder of each kind holds, and what is next."""
 

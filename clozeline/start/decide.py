@@ -10,7 +10,6 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import inf, isfinite, log
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from pipeline.look import Look, unreadable_in
 from pipeline.shard.detection import AUTO
 from schemas import storage
 from schemas.errors import UsageError
-from schemas.host_limits import usable_gpus
 from schemas.terminal import counted, megabytes
 from trainer.config.load import recipe_comment, recipe_text
 
@@ -102,20 +100,9 @@ Sections = dict[str, dict[str, Setting]]
 """The settings of each step by their names, which are flags of its command or keys of a recipe."""
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What decides about recipes."""
-
-    gpus: int
-
-    @classmethod
-    def here(cls) -> Machine:
-        return cls(len(usable_gpus()))
-
-
-def decide(folder: str, look: Look, machine: Machine, hours: float, language: str | None) -> Sections:
-    """Return the settings of all steps. language: that of --language, if it was given."""
-    train = _train(look, machine, hours)
+def decide(folder: str, look: Look, gpus: int, hours: float, language: str | None) -> Sections:
+    """Return the settings of all steps. gpus: of this machine. language: that of --language, if it was given."""
+    train = _train(look, gpus, hours)
     return {
         "shard": _shard(folder, look, language),
         "vocab": _vocab(look, train["config"].value),
@@ -231,19 +218,19 @@ def few_hours(recipe: str, hours: float) -> Iterator[str]:
         )
 
 
-def too_few_gpus(train: dict[str, Any], machine: Machine) -> Iterator[str]:
+def too_few_gpus(train: dict[str, Any], gpus: int) -> Iterator[str]:
     """Yield a warning if a plan's [train] is for more GPUs than this machine has."""
     recipe, processes = train["config"], train.get("processes", 1)
-    if recipe not in [name for _, name in GPU_RECIPES] or processes <= machine.gpus:
+    if recipe not in [name for _, name in GPU_RECIPES] or processes <= gpus:
         return
-    if machine.gpus:
-        advice = f"Set processes = {machine.gpus}."
+    if gpus:
+        advice = f"Set processes = {gpus}."
     else:
         advice = (
             "In the same hours a CPU makes a small fraction of the steps. Set config to a recipe for a CPU, such as "
             f'"{MINUTES_OF_CPU}", and processes = 1, or give another --output for another plan.'
         )
-    has = counted(machine.gpus, "GPU") if machine.gpus else "no GPU"
+    has = counted(gpus, "GPU") if gpus else "no GPU"
     yield f"Warning: the plan's [train] is for {counted(processes, 'GPU')}, and this machine has {has}. {advice}"
 
 
@@ -276,12 +263,12 @@ def _least_text(recipe: str) -> int:
     return FEWEST_BATCHES * _recipe_of(recipe)["batch"]["global_batch"] * LENGTH * BYTES_OF_TOKEN
 
 
-def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, int]:
+def _recipe_for(look: Look, gpus: int, hours: float) -> tuple[str, str, int]:
     """Return a recipe, why it is that one, and its processes. Raises UsageError if the text is too little for it."""
     for_gpus = _within(GPU_RECIPES, hours)
     for recipe in (for_gpus, GPU_RECIPES[0][1]):
-        if machine.gpus and look.text_bytes >= _least_text(recipe):
-            return recipe, FOR_GPUS if recipe == for_gpus else FOR_LITTLE_TEXT, machine.gpus
+        if gpus and look.text_bytes >= _least_text(recipe):
+            return recipe, FOR_GPUS if recipe == for_gpus else FOR_LITTLE_TEXT, gpus
 
     recipe = _within(CPU_RECIPES, hours)
     least = _least_text(recipe)
@@ -290,15 +277,15 @@ def _recipe_for(look: Look, machine: Machine, hours: float) -> tuple[str, str, i
             f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
             f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
         )
-    return recipe, FOR_LITTLE_TEXT if machine.gpus else FOR_CPU, 1
+    return recipe, FOR_LITTLE_TEXT if gpus else FOR_CPU, 1
 
 
 def _within(recipes: tuple[tuple[float, str], ...], hours: float) -> str:
     return next(name for most, name in recipes if hours <= most)
 
 
-def _train(look: Look, machine: Machine, hours: float) -> dict[str, Setting]:
-    recipe, why, processes = _recipe_for(look, machine, hours)
+def _train(look: Look, gpus: int, hours: float) -> dict[str, Setting]:
+    recipe, why, processes = _recipe_for(look, gpus, hours)
     settings = _of_hours(recipe, hours, why)
     takes = "one for each GPU" if recipe.startswith("gpu") else "its threads use all cores"
     return {
@@ -353,9 +340,9 @@ def changes(
     now, why = _within(CPU_RECIPES, hours), FOR_CPU
     is_decided = recipe == _within(CPU_RECIPES, before)
     if recipe in [name for _, name in GPU_RECIPES]:
-        found, machine = look(), Machine(train.get("processes", 1))
-        is_decided = recipe == _recipe_for(found, machine, before)[0]
-        now, why, _ = _recipe_for(found, machine, hours)
+        found, gpus = look(), train.get("processes", 1)
+        is_decided = recipe == _recipe_for(found, gpus, before)[0]
+        now, why, _ = _recipe_for(found, gpus, hours)
     if not is_decided:
         return sections | {"train": {"run.max_hours": Setting(hours)}}
 

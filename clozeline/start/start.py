@@ -15,7 +15,6 @@ from pathlib import Path
 from clozeline.start import DEFAULT_HOURS, plan_file
 from clozeline.start.closing import closing_lines
 from clozeline.start.decide import (
-    Machine,
     Sections,
     changes,
     check_hours,
@@ -33,6 +32,7 @@ from schemas import progress, storage
 from schemas.command_line import filled
 from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import CHECKPOINT, MODEL, RUN, SUITE, TUNED, is_pipeline_folder, what_is
+from schemas.host_limits import usable_gpus
 from schemas.terminal import counted, one_line, print_lines
 from schemas.urls import normal
 from trainer.checkpoint.run_lock import held
@@ -65,7 +65,7 @@ def start(options: argparse.Namespace, prog: str) -> int:
     print_lines(f"  $ {shlex.join(step.words)}" for step in steps)
     _print_wrapped([*changed, *pairs_warning(steps, plan), *_other_folder(plan)])
     if not is_trained(plan, output):
-        _print_wrapped(too_few_gpus(plan["train"], Machine.here()))
+        _print_wrapped(too_few_gpus(plan["train"], len(usable_gpus())))
     is_asked = text != before or changed or not os.path.exists(os.path.join(output, STEPS_NAME))
     if is_asked and not (options.yes or options.plan_only or _is_agreed()):
         print("Nothing was done. To change the plan first, repeat the command with --plan_only.")
@@ -106,7 +106,7 @@ def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
         raise DataError(fault)
 
     try:
-        sections = decide(options.input, look, Machine.here(), options.hours or DEFAULT_HOURS, options.language)
+        sections = decide(options.input, look, len(usable_gpus()), options.hours or DEFAULT_HOURS, options.language)
     except UsageError as error:
         if fault or look.unreadable:
             raise DataError(fault or f"{error} The files that cannot be read are named above.") from None

@@ -69,7 +69,7 @@ from pipeline.shard.holdout import (
     plan_held_out,
 )
 from pipeline.shard.repeats import write_draft
-from pipeline.shard.survey import CorpusSurvey, InputLimits, Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.survey import CorpusSurvey, Sharding, add_runs, shards_for, survey_corpus
 from pipeline.shard.write_runs import documents_stream, write_runs
 from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import manifest as manifests
@@ -357,10 +357,9 @@ class ShardCorpora(beam.PTransform):
         return replace(reading, has_urls=self.has_urls, of_corpora=of_corpora)
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
-        limits = InputLimits(self.job.max_bad_ratio, self.job.max_undecodable_ratio)
-
+        limits = self.job.max_bad_ratio, self.job.max_undecodable_ratio
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
-        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), limits)
+        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), *limits)
 
     def _facts(self, pbegin: Any, runs: Any, survey: AsSingleton) -> AsSingleton:
         """Return the survey with the domains, if there may be any."""

@@ -73,14 +73,6 @@ class Sharding:
     shard_bytes: int
 
 
-@dataclass(frozen=True)
-class InputLimits:
-    """The shares of bad records, and of undecodable bytes of a file, above which nothing is published."""
-
-    bad_ratio: float
-    undecodable_ratio: float = 1.0
-
-
 def add_runs(reports: Iterable[Report]) -> Report:
     """Add up reports of `write_runs`, or such sums, in any order and grouping. Returns a sum."""
     runs = sorted(reports, key=lambda run: run["run"])
@@ -118,16 +110,18 @@ def _runs_with_rejected(run: Report) -> list[str]:
     return [run["run"]] if run["rejected"] or run.get("listed") else []
 
 
-def survey_corpus(added: Report, sharding: Sharding, limits: InputLimits) -> CorpusSurvey:
+def survey_corpus(
+    added: Report, sharding: Sharding, max_bad_ratio: float, max_undecodable_ratio: float = 1.0
+) -> CorpusSurvey:
     """Choose the number of shards from the sum of all runs (`add_runs`).
 
     The choice follows from the amount of clean text, so neither the cut into files nor their compression affects it.
     Raises DataError if there is no document, if more records are bad or more bytes are not in a file's encoding than
-    `limits` allows, or if the number of shards that the user gave is too small for the text.
+    the shares allow, or if the number of shards that the user gave is too small for the text.
     """
     # A wrong encoding comes first, because it is also a cause of bad JSON records.
-    refuse_undecodable(added["undecodable"], limits.undecodable_ratio, added["characters"])
-    check_bad_ratio(added, limits.bad_ratio)
+    refuse_undecodable(added["undecodable"], max_undecodable_ratio, added["characters"])
+    check_bad_ratio(added, max_bad_ratio)
     if added["documents"] == 0:
         raise DataError(_no_document_message(added))
 

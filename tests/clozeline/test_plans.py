@@ -12,7 +12,6 @@ from clozeline.start import steps
 from clozeline.start.decide import (
     BYTES_OF_TOKEN,
     TEN_MINUTES,
-    Machine,
     Sections,
     changes,
     decide,
@@ -44,7 +43,7 @@ def look_at(megabytes: float) -> Look:
 @pytest.mark.parametrize("hours", [0.01, 0.17, 0.5, 1.0, 3.0, 8.0, 24.0, 100.0])
 @pytest.mark.parametrize("megabytes", [0.1, 2, 50, 10_000])
 def test_the_settings_of_training_make_a_recipe(gpus: int, hours: float, megabytes: float) -> None:
-    train = decide("corpus", look_at(megabytes), Machine(gpus), hours, None)["train"]
+    train = decide("corpus", look_at(megabytes), gpus, hours, None)["train"]
     values = {key: setting.value for key, setting in train.items() if key not in ("config", "processes")}
     recipe = load_recipe(train["config"].value, [f"{key}={value}" for key, value in values.items()])
     assert recipe.run.max_hours == hours
@@ -60,7 +59,7 @@ def test_the_settings_of_training_make_a_recipe(gpus: int, hours: float, megabyt
     [(0, 0.17, "cpu_minutes"), (0, 1, "cpu_hour"), (0, 8, "cpu_night"), (1, 0.2, "gpu_minutes"), (8, 24, "gpu_day")],
 )
 def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
-    assert decide("corpus", look_at(50), Machine(gpus), hours, None)["train"]["config"].value == recipe
+    assert decide("corpus", look_at(50), gpus, hours, None)["train"]["config"].value == recipe
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
 def test_a_gpu_takes_smaller_steps_for_text_that_would_fill_only_a_few(
     megabytes: float, hours: float, recipe: str
 ) -> None:
-    config = decide("corpus", look_at(megabytes), Machine(1), hours, None)["train"]["config"]
+    config = decide("corpus", look_at(megabytes), 1, hours, None)["train"]["config"]
     assert config.value == recipe and "so little text" in config.why
 
 
@@ -80,7 +79,7 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
     megabytes: float, gpus: int, before: float, after: float
 ) -> None:
     look = look_at(megabytes)
-    first, at_once = (decide("corpus", look, Machine(gpus), hours, None) for hours in (before, after))
+    first, at_once = (decide("corpus", look, gpus, hours, None) for hours in (before, after))
     plan = {step: {key: setting.value for key, setting in settings.items()} for step, settings in first.items()}
     changed = changes(plan, after, None, lambda: look)
     for step in ("vocab", "train"):
@@ -91,7 +90,7 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
 
 def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
     look = look_at(250)
-    sections = decide("corpus", look, Machine(0), 0.17, None)
+    sections = decide("corpus", look, 0, 0.17, None)
     assert sections["vocab"]["size"].value == 8_000
     plan = {step: {key: setting.value for key, setting in settings.items()} for step, settings in sections.items()}
     assert changes(plan, 1.0, None, lambda: look)["vocab"]["size"].value == 16_000
@@ -109,7 +108,7 @@ def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
 )
 def test_minutes_of_chinese_have_entries_for_its_characters(megabytes: float, size: int, why: str) -> None:
     chinese = replace(look_at(megabytes), languages={"zh": 1.0})
-    found = decide("corpus", chinese, Machine(0), 0.17, None)["vocab"]["size"]
+    found = decide("corpus", chinese, 0, 0.17, None)["vocab"]["size"]
     assert found.value == size and why in found.why
 
 
@@ -124,7 +123,7 @@ def test_minutes_of_chinese_have_entries_for_its_characters(megabytes: float, si
     ],
 )
 def test_a_plan_for_other_gpus_is_noticed(recipe: str, planned: int, found: int, said: str) -> None:
-    warnings = list(too_few_gpus({"config": recipe, "processes": planned}, Machine(found)))
+    warnings = list(too_few_gpus({"config": recipe, "processes": planned}, found))
     assert [said in line for line in warnings] == [True] * bool(said)
 
 
@@ -160,7 +159,7 @@ def test_training_gets_the_gpus_that_are_visible(
 ) -> None:
     """DeepSpeed's launcher takes the first ones for --num_gpus, even if CUDA_VISIBLE_DEVICES names others."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert Machine.here().gpus == gpus
+    assert len(host_limits.usable_gpus()) == gpus
     assert f"deepspeed {flags} --module trainer" in commands_of(ON_TWO)["train"]
 
 
@@ -168,14 +167,14 @@ def test_gpus_are_counted_where_there_are_some(
     eight_gpus: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert Machine.here().gpus == 8
+    assert len(host_limits.usable_gpus()) == 8
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8932f937,GPU-11111111")
     with pytest.raises(UsageError, match="knows GPUs by their numbers alone"):
         commands_of(ON_TWO)
 
     monkeypatch.setattr(host_limits, "DEVICES", tmp_path / "none")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # of a profile for other machines
-    assert Machine.here().gpus == 0
+    assert len(host_limits.usable_gpus()) == 0
 
 
 def test_how_many_processes_train_makes_no_other_run() -> None:
@@ -206,13 +205,13 @@ def commands_of(text: str) -> dict[str, str]:
 @pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (900, 250)])
 def test_what_to_expect_is_that_of_the_nearest_size(megabytes: float, nearest: int) -> None:
     look = look_at(megabytes)
-    (line,) = expected(look, decide("corpus", look, Machine(0), 0.17, None))
+    (line,) = expected(look, decide("corpus", look, 0, 0.17, None))
     assert f"with {nearest} MB of other English text" in line
     assert "entries: 2" in line
-    assert expected(look, decide("corpus", look, Machine(0), 1 / 6, None)) == [line]
+    assert expected(look, decide("corpus", look, 0, 1 / 6, None)) == [line]
     for hours in (0.05, 0.6):
-        assert expected(look, decide("corpus", look, Machine(0), hours, None)) == []
-    assert expected(look, decide("corpus", look, Machine(0), 0.17, "de")) == []
+        assert expected(look, decide("corpus", look, 0, hours, None)) == []
+    assert expected(look, decide("corpus", look, 0, 0.17, "de")) == []
 
 
 def test_the_page_of_results_has_the_same_figures() -> None:
@@ -236,7 +235,7 @@ def page_rows(first_cell: str) -> list[list[str]]:
 def sections_of(megabytes: float, gpus: int, hours: float, language: str = "en") -> Sections:
     documents = int(megabytes * 1e6) // 3000
     look = replace(look_at(megabytes), documents=documents, languages={language: 1.0})
-    return decide("corpus", look, Machine(gpus), hours, None)
+    return decide("corpus", look, gpus, hours, None)
 
 
 @pytest.mark.parametrize("row", page_rows("text"), ids=lambda row: row[0])
