@@ -213,18 +213,6 @@ class Run:
     tokens: list[Token]
 
 
-@dataclass(frozen=True)
-class ShownRow:
-    """A row on the card. label: None for rows without one. documents: ids in hexadecimal; one if both are equal."""
-
-    label: str | None
-    length: int
-    documents: list[str]
-    runs: list[Run]
-    has_segment_b: bool
-    has_mask: bool
-
-
 class RowView:
     """Turns rows of pairs into the card's form: tokens with colors, and how the first stored mask changed them."""
 
@@ -236,20 +224,20 @@ class RowView:
         # [UNK] stands for a word, so it belongs to its segment. The other special tokens separate segments.
         self._ids_between_segments = set(vocabulary.special_ids) - {self._unknown_id}
 
-    def show(self, row: Row) -> ShownRow:
-        """Return one row as the card shows it."""
+    def show(self, row: Row) -> dict[str, Any]:
+        """Return one row as the card shows it: its label, if it has one, and its documents' ids in hexadecimal."""
         label = row["pair_label"]
         # A set would lose the order of the two documents.
         documents = dict.fromkeys(f"{row[column]:016x}" for column in ("document_a", "document_b"))
 
-        return ShownRow(
-            label=None if label is None else f"{label}: {self._label_names[label]}",
-            length=len(row["input_ids"]),
-            documents=list(documents),
-            runs=self._runs(row),
-            has_segment_b=row["segment_b_start"] < len(row["input_ids"]),
-            has_mask=bool(first_mask(row)),
-        )
+        return {
+            "label": None if label is None else f"{label}: {self._label_names[label]}",
+            "length": len(row["input_ids"]),
+            "documents": list(documents),
+            "runs": self._runs(row),
+            "has_segment_b": row["segment_b_start"] < len(row["input_ids"]),
+            "has_mask": bool(first_mask(row)),
+        }
 
     def text(self, token_id: int) -> str:
         """Return a token as text in which even a space can be seen."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from math import ceil, expm1, floor, log1p
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.filters.rules import DEFINITIONS, PAPERS, RULES, Rule
-from pipeline.shard.trial import Example, Share, Trial, Tried
+from pipeline.shard.trial import Share, Trial, Tried
 from schemas.charts import HISTOGRAM_HEIGHT, HistogramBar, Level, histogram, short
 from schemas.pages import render
 from schemas.terminal import counted
@@ -33,24 +33,6 @@ class Row(NamedTuple):
     @property
     def cells(self) -> tuple[str, ...]:
         return self[:5]
-
-
-class Section(NamedTuple):
-    """All about one rule, in words. unit: what it judges, "line" or "document". histogram: None if it judged none."""
-
-    name: str
-    set: str
-    paper: str
-    definition: str
-    allowed: str
-    unit: str
-    rule: Tried
-    histogram: ValueHistogram | None
-
-    @property
-    def lists(self) -> list[tuple[str, list[Example]]]:
-        """The examples under their headings."""
-        return [("Removed", self.rule.dropped.examples), ("Just kept", self.rule.kept.examples)]
 
 
 def filter_page(trial: Trial, sample: int) -> str:
@@ -134,18 +116,20 @@ def _percent(part: int, whole: int) -> str:
     return f"{part / max(whole, 1):.2%}"
 
 
-def _section(rule: Tried) -> Section:
+def _section(rule: Tried) -> dict[str, Any]:
+    """Return all about one rule, in words. A rule that judged nothing has no histogram."""
     row = RULES[rule.name]
-    return Section(
-        name=rule.name,
-        set=row.set,
-        paper=PAPERS.get(row.set, "a rule of no paper"),
-        definition=DEFINITIONS.get(rule.name, ""),
-        allowed=_allowed(rule),
-        unit="line" if row.judges == "line" else "document",
-        rule=rule,
-        histogram=value_histogram(rule.values, row, rule.threshold) if rule.values else None,
-    )
+    return {
+        "name": rule.name,
+        "set": row.set,
+        "paper": PAPERS.get(row.set, "a rule of no paper"),
+        "definition": DEFINITIONS.get(rule.name, ""),
+        "allowed": _allowed(rule),
+        "unit": "line" if row.judges == "line" else "document",
+        "rule": rule,
+        "histogram": value_histogram(rule.values, row, rule.threshold) if rule.values else None,
+        "lists": [("Removed", rule.dropped.examples), ("Just kept", rule.kept.examples)],
+    }
 
 
 def _allowed(rule: Tried) -> str:

@@ -24,17 +24,19 @@ from schemas.command_line import CommandParser, Flags, folder_path, positive
 
 _KEY = "flag"
 
+Check = Callable[[str], Any] | tuple[str, ...]
+
 
 @dataclass(frozen=True)
 class Flag:
     """How a field appears on the command line, and whether the manifest records it among its options.
 
-    check: converts the argument's text to a value, or raises ArgumentTypeError.
+    check: converts the argument's text to a value, or raises ArgumentTypeError; or the texts that are allowed.
     many: takes one value or more and may be repeated; the field is a list of all.
     """
 
     help: str
-    check: Callable[[str], Any] = str
+    check: Check = str
     metavar: str | None = None
     is_recorded: bool = True
     many: bool = False
@@ -49,21 +51,11 @@ class Switch:
     is_recorded: bool = True
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """A check for an argument that must be one of `choices`."""
-
-    choices: tuple[str, ...]
-
-    def __call__(self, text: str) -> str:
-        return text  # argparse itself checks it against `choices` and lists them in its error
-
-
 def option(
     default: Any = MISSING,
     *,
     help: str,
-    check: Callable[[str], Any] = str,
+    check: Check = str,
     metavar: str | None = None,
     recorded: bool = True,
     many: bool = False,
@@ -107,9 +99,10 @@ def add_flags(parser: CommandParser, options: type, groups: Mapping[str, str]) -
 
 
 def _add_option(parser: Flags, name: str, flag: Flag, default: Any) -> None:
-    settings: dict[str, Any] = {"type": flag.check, "metavar": flag.metavar or METAVARS.get(flag.check)}
-    if isinstance(flag.check, OneOf):
-        settings["choices"] = flag.check.choices
+    if isinstance(flag.check, tuple):
+        settings: dict[str, Any] = {"choices": flag.check}
+    else:
+        settings = {"type": flag.check, "metavar": flag.metavar or METAVARS.get(flag.check)}
     if flag.many:
         settings |= {"nargs": "+", "action": "extend"}
 

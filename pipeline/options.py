@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pipeline.flags import OneOf, fraction, option, share, switch, switch_pair
+from pipeline.flags import fraction, option, share, switch, switch_pair
 from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
 from schemas.command_line import folder_path, positive, whole_number_from
 from schemas.errors import UsageError
@@ -38,7 +38,7 @@ def shuffle_flag(what: str) -> Any:
     """Return the field of --shuffle. `what` is brought together."""
     return option(
         "auto",
-        check=OneOf(("auto", "files", "merged", "service")),
+        check=("auto", "files", "merged", "service"),
         help=f"how {what}: in files, in files that are merged first, or by the engine's own shuffle; auto decides by "
         "the runner",
         recorded=False,
@@ -84,12 +84,12 @@ class ShardJob:
     output: str = output_flag()
     format: Format | Literal["auto"] = option(
         "auto",
-        check=OneOf(("auto", *get_args(Format))),
+        check=("auto", *get_args(Format)),
         help="format of the input; auto detects it by name and content",
     )
     text_layout: TextLayout = option(
         "blank_line",
-        check=OneOf(get_args(TextLayout)),
+        check=get_args(TextLayout),
         help="what separates documents in plain text",
     )
     text_key: str = option(
@@ -121,7 +121,7 @@ class ShardJob:
     )
     sentence_splitter: Splitter = option(
         "sentencex",
-        check=OneOf(("sentencex", "newline")),
+        check=("sentencex", "newline"),
         help="newline: the input has one sentence per line",
     )
     filters: str | Thresholds | None = option(
@@ -150,7 +150,7 @@ class ShardJob:
     )
     dedup: Dedup = option(
         "none",
-        check=OneOf(("none", "exact", "minhash")),
+        check=("none", "exact", "minhash"),
         help="exact: drop documents with equal text; minhash: drop those with nearly equal text too",
     )
     drop_repeats: int | None = option(
@@ -225,7 +225,7 @@ class VocabJob:
     )
     model: Model = option(
         None,
-        check=OneOf(tuple(VOCABULARY_KINDS)),
+        check=tuple(VOCABULARY_KINDS),
         help="BERT's kind, RoBERTa's, or ALBERT's and XLNet's (SentencePiece)",
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
@@ -237,7 +237,7 @@ class VocabJob:
     )
     special_tokens: Family = option(
         "albert",
-        check=OneOf(("albert", "xlnet")),
+        check=("albert", "xlnet"),
         help="whose special tokens a unigram vocabulary has, and whose case by default",
     )
     keep_accents: bool = switch_pair(
@@ -320,7 +320,7 @@ class PairsJob:
     )
     output: str = output_flag()
     objective: Objective = option(
-        check=OneOf(("nsp", "sop", "full_sentences", "doc_sentences")),
+        check=("nsp", "sop", "full_sentences", "doc_sentences"),
         help="BERT's or ALBERT's pairs, or RoBERTa's rows",
     )
     max_length: int = option(128, check=positive, help="maximum tokens per row, special tokens included")
@@ -337,7 +337,7 @@ class PairsJob:
     )
     word_segmenter: Literal["none", "jieba", "sudachi", "nlpo3", "auto"] = option(
         "none",
-        check=OneOf(("none", "jieba", "sudachi", "nlpo3", "auto")),
+        check=("none", "jieba", "sudachi", "nlpo3", "auto"),
         help="how text without spaces is divided into words: Chinese, Japanese, Thai, or by each document's language",
     )
     static_masks: int = option(
@@ -346,7 +346,7 @@ class PairsJob:
         metavar="K",
         help="store K masks with each row (default: none; the trainer masks)",
     )
-    masking: Kind = option("token", check=OneOf(tuple(KINDS)), help="kind of the static masks")
+    masking: Kind = option("token", check=tuple(KINDS), help="kind of the static masks")
     mask_prob: float = option(0.15, check=share, help="share of a row's tokens in a static mask")
     max_predictions: int | None = option(
         None,

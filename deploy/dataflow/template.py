@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import MISSING
 from typing import Any
 
-from pipeline.flags import Flag, OneOf, Switch, flags_of, fraction, share
+from pipeline.flags import Flag, Switch, flags_of, fraction, share
 from pipeline.options import PairsJob, ShardJob, VocabJob, megabytes_of_shard
 from schemas.command_line import help_with_default, positive
 
@@ -52,8 +52,8 @@ def _parameter(name: str, flag: Flag | Switch, default: Any) -> dict[str, Any]:
         regex = "(true|false)"
     else:
         help_text = help_with_default(flag.help, default)
-        if isinstance(flag.check, OneOf):
-            regex = f"({'|'.join(flag.check.choices)})"
+        if isinstance(flag.check, tuple):
+            regex = f"({'|'.join(flag.check)})"
         else:
             regex = REGEX_OF_CHECK.get(flag.check, "")
 

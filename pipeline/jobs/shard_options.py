@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.filters.rules import Thresholds, chosen_rules
-from pipeline.flags import OneOf, flags_of, recorded_options
+from pipeline.flags import flags_of, recorded_options
 from pipeline.options import ShardJob
 from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, read_corpora
@@ -150,9 +150,9 @@ def _with_options(job: ShardJob, corpus: Corpus) -> ShardJob:
     flags = flags_of(ShardJob)
     for name, value in corpus.options.items():
         check = getattr(flags[name][0], "check", None)
-        if isinstance(check, OneOf) and value not in check.choices:
+        if isinstance(check, tuple) and value not in check:
             place = f"--inputs {job.inputs}, corpus {corpus.name!r}"
-            raise UsageError(f"{place}: {name} = {value!r} is none of {', '.join(check.choices)}.")
+            raise UsageError(f"{place}: {name} = {value!r} is none of {', '.join(check)}.")
     return replace(job, **corpus.options)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from pipeline.cli import main
 from pipeline.flags import (
-    OneOf,
     add_flags,
     fraction,
     given_flags,
@@ -28,7 +27,7 @@ from schemas.errors import UsageError
 @dataclass(frozen=True, kw_only=True)
 class Options:
     path: str = option(help="a path", recorded=False)
-    color: str = option("red", help="a color", check=OneOf(("red", "blue")))
+    color: str = option("red", help="a color", check=("red", "blue"))
     rows: int | None = option(None, help="rows (default: all)", check=positive)
     ratio: float = option(0.5, help="a share", check=share)
     quiet: bool = switch(help="say nothing")
