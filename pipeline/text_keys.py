@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -79,7 +78,7 @@ def _json_values(file_range: FileRange) -> Iterable[dict[str, Any]]:
     ) as opened:
         head = opened.read(HEAD_BYTES)
     if head.lstrip().startswith(b"["):
-        for _, value in json_values(io.BytesIO(head), HEAD_BYTES):
+        for _, value in json_values([head], HEAD_BYTES):
             with suppress(ValueError):
                 row = load_json((value or b"").decode(errors="replace"))
                 if isinstance(row, dict):

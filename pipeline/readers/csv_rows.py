@@ -98,6 +98,7 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
     if file_range.compression is not None:
         name = name.rpartition(".")[0]
 
+    layout: dict[str, Any]
     found: tuple[dict[str, Any], list[str]] = ({}, [])
     named = _named_delimiter(lines)
     for delimiter in named or (TAB_ALONE if name.endswith(TAB_SUFFIXES) else DELIMITERS):

@@ -8,11 +8,12 @@ and is not bad: folders have package.json and the like.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING
 
-from pipeline.readers.encodings import UTF8, Transcoded, is_line_safe
+from pipeline.readers.encodings import UTF8, is_line_safe, utf8_chunks
 from pipeline.readers.jsonl import NO_OBJECT, NO_TEXT, OBJECT, parse_json_line
 from pipeline.readers.open import Stream
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected
@@ -39,9 +40,11 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
     """Yield the records of a file."""
     # Some two-byte encodings have brackets and quotes as second bytes, but no line ends.
     is_utf8 = file_range.encoding == UTF8 or not is_line_safe(file_range.encoding)
-    file = stream.file if is_utf8 else Transcoded(stream.file, file_range.encoding)
+    blocks = iter(partial(stream.file.read, _BLOCK_BYTES), b"")
+    if not is_utf8:
+        blocks = utf8_chunks(stream.file, file_range.encoding)
 
-    for offset, value in json_values(file, options.max_document_bytes):
+    for offset, value in json_values(blocks, options.max_document_bytes):
         record = parse_json_line(value, options.text_key, offset, options.max_document_bytes)
         if record.source == "jsonl":
             record = replace(record, source="json")
@@ -51,15 +54,16 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
         yield record
 
 
-def json_values(file: IO[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
+def json_values(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
     """Yield the offset and the bytes of each value: of the elements of an array, and of what is in no array.
 
-    The bytes are None above max_bytes. What is no JSON is part of a value, or one.
+    blocks: a file in UTF-8, in parts of any size. The bytes are None above max_bytes. What is no JSON is part of a
+    value, or one.
     """
     ends = _Ends()
     value = bytearray()
     offset = size = position = 0
-    while block := file.read(_BLOCK_BYTES):
+    for block in blocks:
         start = 0
         for end, next_start in ends.find(block):
             size += end - start

@@ -146,8 +146,8 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
 
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
     """Return the texts under the keys as paragraphs, without empty ones; None if there are none."""
-    texts = [text for text in map(fields.get, keys) if is_text(text)]
-    return joined([joined(text) if isinstance(text, list) else text for text in texts]) if texts else None
+    texts: list[Any] = [text for text in map(fields.get, keys) if is_text(text)]
+    return joined([text if isinstance(text, str) else joined(text) for text in texts]) if texts else None
 
 
 def is_text(value: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import random
 from dataclasses import replace
@@ -11,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers import json_values
 from pipeline.readers.inputs import with_format
+from pipeline.readers.json_values import json_values
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
@@ -32,9 +31,12 @@ def made(random_: random.Random, depth: int) -> Any:
     return {random_.choice(STRINGS): made(random_, depth - 1) for _ in range(random_.randrange(3))}
 
 
+def blocks_of(data: bytes, size: int) -> list[bytes]:
+    return [data[start : start + size] for start in range(0, len(data), size)]
+
+
 @pytest.mark.parametrize("block_bytes", [1, 2, 7, 1 << 20])
-def test_values_are_those_of_a_parser(block_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_values, "_BLOCK_BYTES", block_bytes)
+def test_values_are_those_of_a_parser(block_bytes: int) -> None:
     random_ = random.Random(0)
     for _ in range(300):
         elements = [made(random_, 3) for _ in range(random_.randrange(4))]
@@ -43,16 +45,15 @@ def test_values_are_those_of_a_parser(block_bytes: int, monkeypatch: pytest.Monk
         text = "\n".join(json.dumps(value, **layout) for value in (objects[0], elements, objects[1]))
         data = random_.choice(["", "\ufeff"]).encode() + text.encode()
 
-        found = list(json_values.json_values(io.BytesIO(data), 1 << 20))
+        found = list(json_values(blocks_of(data, block_bytes), 1 << 20))
         values = [value for _, value in found if value is not None]
         assert [json.loads(value) for value in values] == [objects[0], *elements, objects[1]]
         assert all(data[offset:].startswith(value) for offset, value in found if value is not None)
 
 
-def test_a_value_that_is_too_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_values, "_BLOCK_BYTES", 10)
+def test_a_value_that_is_too_long_is_not_kept() -> None:
     data = json.dumps(["a" * 20, {"text": "b" * 9000}, "c"]).encode()
-    assert list(json_values.json_values(io.BytesIO(data), 30)) == [
+    assert list(json_values(blocks_of(data, 10), 30)) == [
         (1, b'"' + b"a" * 20 + b'"'),
         (25, None),
         (9039, b'"c"'),
