@@ -179,6 +179,12 @@ def test_the_page_follows_a_run_until_ctrl_c(
         ({"x/recipe.toml": "", "x/metrics.jsonl": '{"st'}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": "\x00\x91"}, ["x"], "x/metrics.jsonl is damaged: no line of it is"),
         ({"x/recipe.toml": "=", "x/metrics.jsonl": ""}, ["x"], "x/recipe.toml is not the recipe of a run"),
+        (
+            {"x/recipe.toml": "[run]\nmax_steps = 'x'\n", "x/metrics.jsonl": '{"step": 1}\n'},
+            ["x"],
+            "x/recipe.toml is not the recipe of a run: run.max_steps: Input should be a valid integer. Give",
+        ),
+        ({"x/recipe.toml": "data = 3\n", "x/metrics.jsonl": '{"step": 1}\n'}, ["x"], "of a run: data: "),
         ({"x/notes.md": ""}, ["x", "--watch"], "x is not a run: it holds no metrics.jsonl and no recipe.toml"),
         ({"x/metrics.jsonl": ""}, ["x"], "x is not a run: it holds no recipe.toml"),
         ({"x": ""}, ["x"], "x is a file, not a run"),
