@@ -262,7 +262,7 @@ def advice_on(reason: str, source: str = "") -> str:
     if source == "pdf" and reason.endswith("without text"):
         return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
     if source in ("jsonl", "json", "csv", "parquet", "arrow") and reason.endswith("without text"):
-        return ": none of its columns holds text; lists of words with labels are for `clozeline finetune`"
+        return ": nothing under --text_key is text; lists of words with labels are for `clozeline finetune`"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 
 
