@@ -90,7 +90,8 @@ def _memory(recipe: Recipe, described: dict[str, Any]) -> str:
     if needed is None:
         needed, what = described["bytes_per_rank"][f"zero_{stage}"], "without activations, as the micro-batch is chosen"
     one, several = (f"{short(needed[str(ranks)])}B" for ranks in RANKS)
-    return f"{one} on one rank, {several} on each of {RANKS[1]} (engine.zero_stage {stage}; {what})"
+    as_1 = ", which is 1 in 16 bits" if stage == 0 and recipe.engine.precision != "fp32" else ""
+    return f"{one} on one rank, {several} on each of {RANKS[1]} (engine.zero_stage {stage}{as_1}; {what})"
 
 
 def announce_training(

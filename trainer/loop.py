@@ -8,7 +8,7 @@ from functools import partial
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
-from schemas.errors import ClozelineError, PreemptedError
+from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
@@ -339,7 +339,7 @@ class Progress:
         if self.metrics is not None:
             position = {"step": step, "lr": learning_rate_in(self.phase, step), "step_seconds": measured.step_seconds}
             rates = self.meter.read(measured.ended_at, measured.stalled_seconds)
-            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl"):
+            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl", (OSError, StorageError)):
                 self.metrics.log(figures | position | rates, measured.ranks)
 
     def add_evaluation(self, step: int, figures: Figures) -> None:
@@ -348,7 +348,7 @@ class Progress:
             figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
         if self.metrics is not None:
             totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
-            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl"):
+            with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl", (OSError, StorageError)):
                 self.metrics.log_evaluation(totals | figures)
 
     def set_length(self, recipe: Recipe, phase: Phase, plateau: Plateau, step: int) -> None:

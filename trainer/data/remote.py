@@ -208,10 +208,10 @@ class RemoteShards:
         try:
             yield
         except OSError as error:
-            kind = StorageError if error.errno in FULL else UsageError
-            raise kind(
-                f"The cache folder {self._cache_folder} cannot be used: {error}. Give a folder that can be written."
-            ) from error
+            kind, advice = UsageError, "Give a folder that can be written."
+            if error.errno in FULL:
+                kind, advice = StorageError, "Free disk space or decrease data.cache_gigabytes."
+            raise kind(f"The cache folder {self._cache_folder} cannot be used: {error}. {advice}") from error
 
 
 def _read_pieces(store: Any, path: str, answers: SimpleQueue[bytes | Exception], is_wanted: threading.Event) -> None:

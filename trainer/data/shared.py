@@ -194,10 +194,11 @@ class SharedShards:
             raise OSError(errno.ENOSPC, room)
 
     def _give_up(self, reason: OSError) -> None:
-        """Stop sharing on this rank. The node's first rank logs the reason; the others meet the same one."""
-        if self.is_shared and self._local_rank == 0:
+        """Stop sharing on this rank, and log the reason: for a lack of memory, which all ranks meet, the first one."""
+        was_shared, self.is_shared = self.is_shared, False
+        is_own = reason.errno in (errno.EMFILE, errno.ENFILE)
+        if was_shared and (is_own or self._local_rank == 0):
             log_not_shared(reason)
-        self.is_shared = False
 
 
 def open_shared(name: str) -> SharedShards | None:

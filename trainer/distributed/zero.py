@@ -4,8 +4,8 @@
     stages 1 and 2  a range of all parameters laid end to end, so one parameter may be split between two ranks
     stage 3         an equal part of every parameter, the last parts padded
 
-Checkpoints contain named parameters only; everything that depends on a layout is in this file. The attributes of
-DeepSpeed that describe the layouts are in deepspeed_internals.py.
+Checkpoints contain named parameters only; everything that depends on a layout is in this file, and what touches
+attributes of DeepSpeed in deepspeed_internals.py.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def check_weights(folder: str, missing: Sequence[str]) -> None:
     if of_encoder:
         raise DataError(
             f"{folder} lacks {len(of_encoder)} weights of its encoder, such as {of_encoder[0]}. Export or download it "
-            "again, or use --random_weights to train from random weights."
+            "again; --random_weights is for encoders without weights."
         )
 
 

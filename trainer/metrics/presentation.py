@@ -16,14 +16,15 @@ from trainer.models.families import FAMILIES
 
 
 @contextlib.contextmanager
-def keep_running(what: str) -> Iterator[None]:
-    """Log one line instead of raising an error if the block fails to write `what`.
+def keep_running(what: str, errors: type[Exception] | tuple[type[Exception], ...] = Exception) -> Iterator[None]:
+    """Log one line instead of raising one of `errors` if the block fails to write `what`.
 
-    Nothing is lost, because metrics.jsonl and the checkpoints hold everything that is displayed elsewhere.
+    Nothing is lost: metrics.jsonl and the checkpoints hold everything that is displayed elsewhere, and a line that
+    metrics.jsonl lacks is written with a later one once there is room again.
     """
     try:
         yield
-    except Exception as error:
+    except errors as error:
         logger.info(
             "%s could not be written (%s: %s). Nothing else is affected.",
             what,

@@ -30,6 +30,10 @@ PACKAGES = ("clozeline", "torch", "deepspeed")
 """The packages whose versions are noted, after Python's."""
 
 
+LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+"""Later times have no date."""
+
+
 class Start(BaseModel):
     """One start. The fields after `is_evaluated` are for people.
 
@@ -41,7 +45,7 @@ class Start(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    time: float = Field(ge=0)
+    time: float = Field(ge=0, lt=LAST_TIME)
     step: int
     seconds: float
     is_evaluated: bool = True

@@ -60,9 +60,9 @@ class Pieces:
     def add(self, tensors: list[Tensor], place: int, parameter: Any, rows: Sequence[int]) -> None:
         """Add the parameter at `place` in its group.
 
-        tensors: those that the group holds now. Without ZeRO there is one for each parameter: the parameter itself or
-        its float32 copy. ZeRO has one flat tensor for the whole group. rows: of each matrix that the parameter stacks,
-        each of which counts as a whole tensor; one number if it stacks none.
+        tensors: those that the group holds now. Without ZeRO these are the parameters. ZeRO has one flat tensor for the
+        whole group. rows: of each matrix that the parameter stacks, each of which counts as a whole tensor; one number
+        if it stacks none.
         """
         # Elements `first` to `first + size` of the parameter lie from `start` on in `tensor`.
         if is_in_flat_group(parameter):

@@ -1,4 +1,4 @@
-"""Folders that are no run's, paths of the wrong kind, and file systems without locks: one line, nothing changed."""
+"""Folders that are no run's, and file systems without locks: one line, nothing changed."""
 
 from __future__ import annotations
 

@@ -133,8 +133,11 @@ def test_texts_as_bytes(tmp_path: Path) -> None:
     written(tmp_path, {"text": ["schön".encode(), b"bad"], "label": [1, 0]})
     assert read(tmp_path, "sentence").train == [TextExample("0", "schön", None, 1), TextExample("1", "bad", None, 0)]
 
-    written(tmp_path, {"text": [b"\xe4", b"bad"], "label": [1, 0]})
-    with pytest.raises(DataError, match=r"train\.parquet row 0: 'text' is b'\\xe4', expected text"):
+    written(tmp_path, {"text": [b"good", b"\xe4"], "label": [b"yes", b"no"]})
+    with pytest.raises(DataError, match=r"train\.parquet row 1: 'text' is b'\\xe4', expected text"):
+        read(tmp_path, "sentence")
+    written(tmp_path, {"text": ["good", "bad"], "label": [b"yes", b"n\xe9"]})
+    with pytest.raises(DataError, match=r"row 1: the label is b'n\\xe9', expected text"):
         read(tmp_path, "sentence")
 
 

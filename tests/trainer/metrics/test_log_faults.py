@@ -93,7 +93,7 @@ def test_m_a_run_resumes_with_all_of_them(training, run_copy: Path) -> None:  # 
 
 
 def test_presentation_never_ends_a_run(run_copy: Path, capsys) -> None:
-    """A folder takes the report's place while the run is going; at its start it would be refused."""
+    """A folder takes the report's place while the run is going."""
     (run_copy / "report.html").unlink()
     (run_copy / "report.html").mkdir()
 

@@ -18,13 +18,13 @@ MOST_DISTINCT = 100
 
 
 def name_of(value: Any, place: str) -> str | None:
-    """Return a label's value in a file as its name, None if it is absent. Raises DataError for lists and objects.
+    """Return a label's value in a file as its name, None if it is absent. Raises DataError for lists, objects, bytes.
 
     NaN stands for a missing value in JSON that pandas or Python wrote.
     """
     if value is None or value != value:
         return None
-    if isinstance(value, list | dict):
+    if isinstance(value, list | dict | bytes):
         raise DataError(f"{place}: the label is {value!r:.60}, expected text, a number or true/false.")
     name = label_name(value).strip()
     check_unicode(name, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
     """
     try:
         file = pq.ParquetFile(pa.BufferReader(storage.read(path)))
-        table = _with_texts(file.read(_columns(file.schema_arrow.names, wanted)))
+        table = file.read(_columns(file.schema_arrow.names, wanted))
     except (pa.ArrowException, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise DataError(
@@ -32,7 +33,7 @@ def read_parquet(path: str, wanted: Wanted) -> list[Record]:
 
     names = _label_names(table.schema)
     records: list[Record] = []
-    rows = table.to_pylist()
+    rows = [_decoded(row) for row in table.to_pylist()]
     has_answers = any(_answers(row) for row in rows)  # test files may have none for any question
     for number, row in enumerate(rows):
         place = f"{path} row {number}"
@@ -54,16 +55,14 @@ def _columns(names: list[str], wanted: Wanted) -> list[str] | None:
     return [name for name in names if any(name in keys for keys in paths.values())]
 
 
-def _with_texts(table: pa.Table) -> pa.Table:
-    """Return a table with columns of bytes as text: some writers do not mark texts as such. Others stay bytes."""
-    for position, field in enumerate(table.schema):
-        if pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
-            try:
-                texts = table.column(position).cast(pa.large_string())
-            except pa.ArrowInvalid:
-                continue
-            table = table.set_column(position, field.name, texts)
-    return table
+def _decoded(value: Any) -> Any:
+    """Return a value with bytes as text: some writers do not mark texts as such. Other bytes stay what they are."""
+    if isinstance(value, bytes):
+        with suppress(UnicodeDecodeError):
+            return value.decode()
+    if isinstance(value, list):
+        return [_decoded(part) for part in value]
+    return {key: _decoded(part) for key, part in value.items()} if isinstance(value, dict) else value
 
 
 def _label_names(schema: pa.Schema) -> dict[str, list[str]]:

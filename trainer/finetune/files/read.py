@@ -112,15 +112,15 @@ def _found_labels(task: Task, train: ExampleSet, records: list[list[Record]]) ->
     Raises DataError if one of its files has numbers where another one has names.
     """
     found: list[str] = []
-    kinds: dict[bool, tuple[str, list[str]]] = {}
+    kinds: dict[tuple[bool, ...], tuple[str, list[str]]] = {}
     for path, of_file in zip(train.paths, records, strict=True):
         labels = [name for record in of_file if record.fault is None for name in _labels_of(task, train, record)]
         found += labels
-        if labels and (all(map(is_number, labels)) or not any(map(is_number, labels))):
-            kinds.setdefault(is_number(labels[0]), (path, labels))
+        kinds.setdefault(tuple(set(map(is_number, labels))), (path, labels))
 
-    if len(kinds) == 2:
-        (with_numbers, numbers), (with_names, names) = kinds[True], kinds[False]
+    # Where one file has both, others may have either.
+    if (True,) in kinds and (False,) in kinds and not any(len(of_kinds) > 1 for of_kinds in kinds):
+        (with_numbers, numbers), (with_names, names) = kinds[True,], kinds[False,]
         raise DataError(
             f"{with_numbers} has numbers as labels ({listed(infer_names(numbers))}), but {with_names} has names "
             f"({listed(infer_names(names))}). Write the same labels in all files, or list all of them in data.labels "
