@@ -15,15 +15,16 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
 from itertools import islice
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from pipeline.readers.bzip2_blocks import check_end
 from pipeline.readers.columnar import open_parquet
 from pipeline.readers.encodings import AUTO, UTF8
-from pipeline.readers.formats import ForeignFileError, Format, advice_on, named_format, plain_name
+from pipeline.readers.formats import ForeignFileError, Format, advice_on, plain_name
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
+from pipeline.readers.jsonl import NO_TEXT
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
@@ -37,11 +38,12 @@ from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import ROWS_OF, text_key
 from schemas import storage
 from schemas.errors import DataError, UsageError
+from schemas.randomness import key
 from schemas.storage import concurrently
 from schemas.terminal import counted, megabytes
 
 MAX_OPENED = 1000
-"""Files that are opened, from all over a folder. Others are taken to be what most opened ones with such a name are."""
+"""Files that are opened, from all over a folder. Others are left out if all opened ones whose names end alike are."""
 
 MAX_DECOMPRESSED = 16 << 20
 """Bytes of compressed files that are decompressed to their end, to see whether it is there."""
@@ -49,6 +51,7 @@ MAX_DECOMPRESSED = 16 << 20
 SAMPLE = 400
 """Documents that are read."""
 
+MAX_WITHOUT_TEXT = 2000  # records without one between them that is read, in a file
 MORE_SURVEYS = 2  # of many bad files, each finds some
 MAX_FAULTS = 5  # that are listed
 MAX_BAD = 0.01
@@ -227,35 +230,31 @@ def _first(faults: list[str]) -> list[str]:
 
 
 def _no_text(folder: str, kinds: list[Kind], causes: list[str]) -> UsageError:
-    found = ", ".join(f"{kind.files:,} x {kind.name}{_why_unread(kind)}" for kind in kinds)
+    is_damaged = any(NO_TEXT not in cause for cause in causes)
+    found = ", ".join(f"{kind.files:,} x {kind.name}{_why_unread(kind, is_damaged)}" for kind in kinds)
     said = f"{storage.printable(folder)} holds no text that can be read: {found}."
     return UsageError(" ".join([said, *_first(causes)]))
 
 
-def _why_unread(kind: Kind) -> str:
-    return f" without text{advice_on('without text', kind.name)}" if kind.is_read else advice_on(kind.name)
+def _why_unread(kind: Kind, is_damaged: bool) -> str:
+    advice = "" if is_damaged else advice_on("without text", kind.name)
+    return f" without text{advice}" if kind.is_read else advice_on(kind.name)
 
 
 def _found(files: list[InputFile]) -> list[FileRange | DataError]:
-    """Return what each file is: opened if there are few, or else as other files are whose names end alike."""
+    """Return what each file is. Of many files some are opened, and others whose names end alike may be left out."""
     opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
-    opened = files[:: -(-len(files) // MAX_OPENED)]
+    opened = files
+    if len(files) > MAX_OPENED:  # a constant step could meet every other kind of file alone
+        opened = [files[place] for place in sorted({key(index) % len(files) for index in range(MAX_OPENED)})]
     found = dict(zip(opened, opens(_opened, opened), strict=True))
 
-    kinds: dict[str, Counter[Format | Literal["auto"] | ForeignFileError]] = defaultdict(Counter)
-    known: dict[str, ForeignFileError] = {}
+    left_out: dict[str, ForeignFileError | None] = {}
     for file, one in found.items():
-        if isinstance(one, FileRange):
-            kinds[_ending(file)][one.format] += 1
-        elif isinstance(one, ForeignFileError):
-            kinds[_ending(file)][known.setdefault(one.kind, one)] += 1
-    most = {ending: outcomes.most_common(1)[0][0] for ending, outcomes in kinds.items()}
-
-    def unopened(file: InputFile) -> FileRange | DataError:
-        likely = most.get(_ending(file), named_format(file.path))
-        return likely if isinstance(likely, ForeignFileError) else _whole(file, "auto" if likely == "text" else likely)
-
-    return [found[file] if file in found else unopened(file) for file in files]
+        error = one if isinstance(one, ForeignFileError) else None
+        before = left_out.setdefault(_ending(file), error)
+        left_out[_ending(file)] = before if error and before and error.kind == before.kind else None
+    return [found.get(file) or left_out.get(_ending(file)) or _whole(file, None) for file in files]
 
 
 def _ending(file: InputFile) -> str:
@@ -270,8 +269,8 @@ def _opened(file: InputFile) -> FileRange | DataError:
         return error
 
 
-def _whole(file: InputFile, file_format: Format | Literal["auto"] | None) -> FileRange:
-    """Return a file as a range. file_format: None or "auto" if it is not known."""
+def _whole(file: InputFile, file_format: Format | None) -> FileRange:
+    """Return a file as a range. file_format: None if it is not known."""
     return replace(next(ranges_of(file, file_format or "auto", AUTO)), end=file.size, in_folder=True)
 
 
@@ -414,8 +413,13 @@ def _records(
 ) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
     each = max(1, count // len(ranges))
     for file_range in ranges[:: max(1, len(ranges) // count)]:
+        without_text = 0
         try:
-            yield from sample([Split(0, (file_range,))], each, options)
+            for record, one in sample([Split(0, (file_range,))], each, options):
+                yield record, one
+                without_text = without_text + 1 if isinstance(record, Rejected) else 0
+                if without_text > MAX_WITHOUT_TEXT:
+                    break
         except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS) as error:
             if faults is not None:
                 found = error if isinstance(error, DataError) else cut_off(file_range, error)

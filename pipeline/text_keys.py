@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
-from pipeline.readers.json_values import json_values
+from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import is_text, load_json
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -37,6 +36,8 @@ def text_key(file_range: FileRange) -> str:
 
     usual = [name for name in USUAL if lengths[name]]
     most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
+    if file_range.format == "json" and len(rows) == 1:  # such as package.json, with its description
+        usual, most = [name for name in usual if name != "description"], []
     return (usual or most or ["text"])[0]
 
 
@@ -72,17 +73,10 @@ def _json_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
 
 
 def _json_values(file_range: FileRange) -> Iterable[dict[str, Any]]:
-    """Yield what is in an array. Of a file with one object, such as package.json, nothing is guessed."""
     with open_text(
         open_head(file_range.file), file_range.display_path, file_range.compression, file_range.encoding
     ) as opened:
-        head = opened.read(HEAD_BYTES)
-    if head.lstrip().startswith(b"["):
-        for _, value in json_values([head], HEAD_BYTES):
-            with suppress(ValueError):
-                row = load_json((value or b"").decode(errors="replace"))
-                if isinstance(row, dict):
-                    yield row
+        yield from objects_of(opened.read(HEAD_BYTES))
 
 
 def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:

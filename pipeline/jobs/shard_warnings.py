@@ -10,7 +10,7 @@ from pipeline.options import ShardJob
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.formats import first_bytes
 from pipeline.readers.inputs import FileRange, Split
-from pipeline.readers.jsonl import unknown_keys
+from pipeline.readers.json_values import unknown_keys
 from pipeline.readers.listing import InputFile
 from pipeline.readers.table import READERS
 from pipeline.shard.detection import AUTO, detect_language, is_installed
@@ -106,11 +106,11 @@ def warn_of_another_language(jobs: dict[str, ShardJob], splits: list[Split]) -> 
 
 
 def _begins_prose(file_range: FileRange) -> bool:
-    return file_range.format in ("text", "jsonl") and file_range.start == 0
+    return file_range.format in ("text", "jsonl", "json") and file_range.start == 0
 
 
 def _begins_json(file_range: FileRange) -> bool:
-    return file_range.format == "jsonl" and file_range.start == 0
+    return file_range.format in ("jsonl", "json") and file_range.start == 0
 
 
 def _heads(files: list[FileRange]) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 The first row names the columns. Quoting is that of RFC 4180, read by Python's csv in its strict mode: a field in quotes
 may hold line ends and, doubled, quotes. So a line does not say whether a row begins with it, and a file is not cut.
-Many programs write TSV without quoting; if the first rows make no sense with it, a quote is a character like others.
+Many programs write TSV without quoting: where text follows closing quotes in the first rows, a quote is a character.
 
 A quote that is never closed would swallow the rows up to the next one. If what follows that one shows it, only the
 first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
@@ -61,6 +61,10 @@ _COLUMN_NAME = re.compile(r"(?![\d .:-]+$)\w[\w .:-]{0,40}")
 _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "url", "name", "date", "source", "lang"})
 
 NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
+
+# A field that begins with a quote and has more after the quote that would end it.
+_GOES_ON = re.compile(r'"(?:[^"]|"")*"[^"]')
+_DAMAGED = 0.05  # share of fields in quotes that may be damaged
 
 _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
@@ -127,7 +131,10 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
 
 
 def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool:
-    """Return whether the first rows have the width of the header only if a quote in them encloses nothing."""
+    """Return whether quotes in the first lines enclose nothing: lines are rows, and fields go on after such quotes.
+
+    layout: as it is if quotes enclose fields. Damage in a few fields of a file with quotes does not count.
+    """
     lines.begin_row()
     first: list[str] = []
     try:
@@ -138,13 +145,13 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
     finally:
         lines.give_back()
 
-    def are_rows(**quoting: Any) -> bool:
-        try:
-            return all(len(row) == width for row in csv.reader(first, **layout, **quoting) if row)
-        except csv.Error:
-            return False
-
-    return not are_rows() and are_rows(quoting=csv.QUOTE_NONE)
+    try:
+        rows = [row for row in csv.reader(first, **layout, quoting=csv.QUOTE_NONE) if row]
+    except csv.Error:
+        return False
+    quoted = [field for row in rows for field in row if field.startswith('"')]
+    goes_on = sum(map(bool, map(_GOES_ON.match, quoted)))
+    return all(len(row) == width for row in rows) and goes_on > _DAMAGED * len(quoted)
 
 
 def _named_delimiter(lines: _Lines) -> tuple[str, ...]:
@@ -272,11 +279,12 @@ class _Lines:
             raise self._unclosed()
 
     def skip_row(self, layout: dict[str, Any]) -> None:
-        """Read to the end of a row without keeping it: the line end after an even number of quotes.
+        """Read to the end of a row without keeping it: the line end, after an even number of quotes if they enclose.
 
         Raises DataError if the quote that ends there is not one that ends a field, or if there is no such end.
         """
-        quotes = self.row.count(_QUOTE)
+        has_quotes = layout.get("quoting") != csv.QUOTE_NONE
+        quotes = self.row.count(_QUOTE) if has_quotes else 0
         part = bytes(self.row[-1:])
         while quotes % 2 or not part.endswith(b"\n"):
             was_open = quotes % 2 == 1 and part.endswith(b"\n")
@@ -284,7 +292,7 @@ class _Lines:
             if not part:
                 break
 
-            quotes += part.count(_QUOTE)
+            quotes += part.count(_QUOTE) if has_quotes else 0
             self._skipped += len(part)
             if was_open and quotes % 2 == 0 and part.endswith(b"\n"):
                 self._check_end(part, layout)

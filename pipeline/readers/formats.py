@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from pipeline.readers.csv_rows import begins_table
 from pipeline.readers.encodings import AUTO, encoding_error, encoding_of_head, is_line_safe
-from pipeline.readers.jsonl import begins_json_lines
+from pipeline.readers.json_values import is_other_json
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
@@ -195,6 +195,8 @@ def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str)
 def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str, shown: str = "") -> Format:
     """Return `wanted`; if it is "auto", the format that the file's name stands for, else that of its first bytes.
 
+    Of JSON, the first bytes say of which kind it is.
+
     shown: the file's name in errors, if it is not its path.
 
     Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
@@ -220,15 +222,13 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     if found is None and not head and _may_be_dump(file.path) and compression_of(file.path) is not None:
         return "mediawiki"  # whose reader says what is wrong with the file
     if found is None:
-        if not is_line_safe(encoding):
-            text = head.decode(encoding, errors="replace").encode()
-        text = text.removeprefix(BYTE_ORDER_MARK)
+        text = _as_utf8(head, encoding)
         found = _format_that_begins(head, text)
         if found is None:
             _refuse_beginning(shown, head, BINARY_KINDS)
             _refuse_suffix(shown, file.path, KINDS)
 
-    if wanted == "auto" and found == "jsonl" and not begins_json_lines(text) and text.lstrip()[:1] in (b"[", b"{"):
+    if wanted == "auto" and found == "jsonl" and is_other_json(_as_utf8(head, encoding)):
         found = "json"
 
     has_encoding = found is None or READERS[found].gets == "text"
@@ -239,6 +239,12 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         _refuse_other_than_prose(shown, text)
         found = "csv" if begins_table(text) else "text"
     return found
+
+
+def _as_utf8(head: bytes, encoding: str) -> bytes:
+    """Return the first bytes of a file without a byte order mark, and as UTF-8 unless their encoding is line-safe."""
+    text = head if is_line_safe(encoding) else head.decode(encoding, errors="replace").encode()
+    return text.removeprefix(BYTE_ORDER_MARK)
 
 
 def refuse_binary(file: InputFile, shown: str = "", wanted: Format | Literal["auto"] = "auto") -> None:
@@ -262,7 +268,7 @@ def advice_on(reason: str, source: str = "") -> str:
     if source == "pdf" and reason.endswith("without text"):
         return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
     if source in ("jsonl", "json", "csv", "parquet", "arrow") and reason.endswith("without text"):
-        return ": nothing under --text_key is text; lists of words with labels are for `clozeline finetune`"
+        return ": no text under its key (--text_key of `shard`); words with labels are for `clozeline finetune`"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 
 

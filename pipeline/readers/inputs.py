@@ -129,7 +129,7 @@ class FileRange:
         found: dict[str, Any] = {"path": self.display_path, "place": position}
         if self.reader.gets == "stored":
             found["unit"] = "row"
-        elif not is_line_safe(self.encoding):
+        elif not is_line_safe(self.encoding) or (self.format == "json" and self.encoding != UTF8):
             found["unit"] = "utf-8 byte"
         elif self.is_cut and self.start > 0:
             found["compressed_start"] = self.start

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from pipeline.readers.encodings import UTF8, is_line_safe, utf8_chunks
-from pipeline.readers.jsonl import NO_OBJECT, NO_TEXT, OBJECT, parse_json_line
+from pipeline.readers.jsonl import NO_OBJECT, NO_TEXT, OBJECT, begins_json_lines, is_text, load_json, parse_json_line
 from pipeline.readers.open import Stream
-from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected
+from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, wanted_keys
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
@@ -36,6 +38,16 @@ def begins_json(head: bytes) -> bool:
     return _BEGINS.match(head) is not None
 
 
+def is_other_json(head: bytes) -> bool:
+    """Return whether a file of JSON with these first bytes is not JSON lines, of which the first may be damaged."""
+    if head.lstrip()[:1] == b"[":
+        return True
+    if head.lstrip()[:1] != b"{" or begins_json_lines(head):
+        return False
+    first, *others = head.lstrip().split(b"\n")
+    return not OBJECT.match(first) or not any(begins_json_lines(line) for line in others if line.startswith(b"{"))
+
+
 def value_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
     """Yield the records of a file."""
     # Some two-byte encodings have brackets and quotes as second bytes, but no line ends.
@@ -52,6 +64,31 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
             has_none = record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT
             record = replace(record, reason=WITHOUT_TEXT if has_none else record.reason.replace("line", "value", 1))
         yield record
+
+
+def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int, list[str]]:
+    """Return which keys of --text_key no record has a text under, as after a typing mistake; [] if all are missing.
+
+    heads: the first bytes of files of JSON, as UTF-8. Also returns the number of records in them, and their keys.
+    """
+    found: set[str] = set()
+    records = 0
+    for fields in chain.from_iterable(map(objects_of, heads)):
+        records += 1
+        found.update(key for key, value in fields.items() if is_text(value))
+
+    wanted = wanted_keys(text_key, found)
+    missing = [key for key in wanted if key not in found]
+    return missing if len(missing) < len(wanted) else [], records, sorted(found)
+
+
+def objects_of(head: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the objects in the first bytes of a file of JSON, as UTF-8."""
+    for _, value in json_values([head], len(head)):
+        with suppress(ValueError):
+            fields = load_json((value or b"").decode(errors="replace"))
+            if isinstance(fields, dict):
+                yield fields
 
 
 def json_values(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, bytes | None]]:

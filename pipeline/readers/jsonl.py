@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -121,29 +121,6 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
     return Record(text, source, undecodable, position=offset, size=len(line))
 
 
-def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int, list[str]]:
-    """Return which keys of --text_key no record has a string under, as after a typing mistake; [] if all are missing.
-
-    heads: the first bytes of files, as UTF-8. Also returns the number of records in them, and the keys that they have.
-    """
-    found: set[str] = set()
-    records = 0
-    for head in heads:
-        lines = head.removeprefix(BYTE_ORDER_MARK).split(b"\n")
-        for line in lines[:-1] if fills_head(head) else lines:
-            try:
-                fields = load_json(line.decode(errors="replace"))
-            except ValueError:
-                continue
-            if isinstance(fields, dict):
-                records += 1
-                found.update(key for key, value in fields.items() if is_text(value))
-
-    wanted = wanted_keys(text_key, found)
-    missing = [key for key in wanted if key not in found]
-    return missing if len(missing) < len(wanted) else [], records, sorted(found)
-
-
 def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
     """Return the texts under the keys as paragraphs, without empty ones; None if there are none."""
     texts: list[Any] = [text for text in map(fields.get, keys) if is_text(text)]
@@ -156,8 +133,8 @@ def is_text(value: Any) -> bool:
 
 
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
-    """Return up to MAX_KEYS keys that hold strings, the one with the longest string first."""
-    lengths = {key: len(value) for key, value in fields.items() if isinstance(value, str)}
+    """Return up to MAX_KEYS keys that hold texts, the one with the longest text first."""
+    lengths = {key: len("".join(value)) for key, value in fields.items() if is_text(value)}
     longest_first = sorted(lengths, key=lambda key: -lengths[key])
     return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])
 

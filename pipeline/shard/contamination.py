@@ -29,6 +29,7 @@ from pipeline.readers.columnar import open_arrow, without_times
 from pipeline.readers.csv_rows import DELIMITERS, TAB_SUFFIXES
 from pipeline.readers.encodings import UTF8, wide_encoding
 from pipeline.readers.formats import binary_kind, named_format, plain_name
+from pipeline.readers.json_values import json_values
 from pipeline.readers.jsonl import load_json
 from pipeline.readers.open import compression_of, open_plain
 from pipeline.readers.ranges import HEAD_BYTES
@@ -178,11 +179,12 @@ def _rows(lines: io.StringIO, path: str) -> Iterable[list[str]]:
 
 
 def _values(text: str) -> list[Any]:
-    """Return the values of JSON lines, or the only value of a JSON file, such as SQuAD's."""
+    """Return the only value of a JSON file, such as SQuAD's, or all values of JSON lines and the like."""
     try:
         return [load_json(text)]
     except ValueError:
-        return [load_json(line) for line in text.split("\n") if line.strip()]
+        data = text.encode()
+        return [load_json((value or b"").decode()) for _, value in json_values([data], len(data))]
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Literal
 from pipeline.commit.reports import Report
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.open import DECOMPRESSION_ERRORS
+from pipeline.readers.ranges import HEAD_BYTES, open_range
 from pipeline.readers.record import Record, TextLayout
 from pipeline.text_keys import head_lines
 from schemas.errors import DataError
@@ -27,6 +29,9 @@ MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
+
+BLANK_LINE_PLACES = 32  # of a file without blank lines at its beginning that are looked at
+_BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 
 SEVERAL_FILES = 10  # small ones, may be an article each
 FEW_FILES = 30
@@ -67,8 +72,8 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
 
 
 def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
-    """Return "line" for lines without a blank one that are long or very many, "sentences" for others that are, and
-    "blank_line" for blocks of lines that are sentences or paragraphs.
+    """Return "line" for lines without a blank one that are long or of a large file, "sentences" for others that are,
+    and "blank_line" for blocks of lines that are sentences or paragraphs, as the beginning of a file shows them.
 
     None for other text, as of one paragraph, or of lines that are wrapped at some width.
     """
@@ -76,7 +81,7 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
         lines = [line.strip() for line in head_lines(text)]
         if all(lines):
             are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines)
-            if len(lines) > 1 and (are_long or text.weight > MAX_BOOK_BYTES):
+            if len(lines) > 1 and (are_long or (text.weight > MAX_BOOK_BYTES and not _has_blank_line(text))):
                 return "line"
             return "sentences" if 2 * sum(map(ends_sentence, lines)) > len(lines) > MANY_PIECES else None
         followed = [line for line, after in pairwise(lines) if line and after]
@@ -84,6 +89,18 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
         ended = sum(map(ends_sentence, followed))
         return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
     return None
+
+
+def _has_blank_line(text: FileRange) -> bool:
+    """Return whether a large file has a blank line in one of some places, which long documents have between them."""
+    if text.compression is not None:
+        return False  # that is, none was seen
+    for place in range(BLANK_LINE_PLACES):
+        start = text.size * place // BLANK_LINE_PLACES
+        with open_range(text.file, start, start + HEAD_BYTES) as opened:
+            if _BLANK_LINE.search(opened.read(HEAD_BYTES)):
+                return True
+    return False
 
 
 def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple[int, int]]) -> str:

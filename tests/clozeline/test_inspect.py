@@ -340,5 +340,5 @@ def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) 
 
 def test_tables_for_tasks_hold_no_text(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"tokens": ["Anna", "sings"], "tags": ["PER", "O"]}\n')
-    with pytest.raises(DataError, match=r"1 x jsonl without text: nothing under --text_key .* `clozeline finetune`"):
+    with pytest.raises(DataError, match=r"1 x jsonl without text: no text under its key .* `clozeline finetune`"):
         list(inspect_all([str(tmp_path)], 1))

@@ -209,7 +209,7 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
         (["cut"], "cut/a.pdf: document that cannot be read. Repair the file"),
         (["short"], "34 bytes of text is too little to train on: cpu_minutes needs 8,192 bytes"),
         (["my texts", "--hours", "0.001"], "--hours 0.001 is too short: a training takes some 12 s to start"),
-        (["arrays"], "no text that can be read: 1 x json without text: nothing under --text_key is text"),
+        (["arrays"], "no text that can be read: 1 x json without text: no text under its key (--text_key of"),
         (["my texts", "--hour", "1"], "Did you mean --hours?"),
         (["my texts", "--language", "germn"], "--language 'germn' is not a known language code or name."),
     ],

@@ -90,7 +90,7 @@ def test_two_last_steps_at_once_publish_one_whole_result(out: str, monkeypatch, 
 @pytest.mark.parametrize("change", range(CHANGES))
 def test_a_twin_that_is_killed_leaves_the_manifest_in_place(out: str, monkeypatch, change: int) -> None:
     """It begins just before each change that the first one makes, and dies after two changes."""
-    monkeypatch.setattr(publish, "_for_each", lambda function, items: [function(item) for item in items])  # one thread
+    monkeypatch.setattr(publish, "concurrently", map)  # one thread
     manifest = storage.join(out, "manifest.json")
     with built(out) as (staging, reports):
 

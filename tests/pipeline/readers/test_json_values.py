@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.readers.encodings import AUTO
 from pipeline.readers.inputs import with_format
 from pipeline.readers.json_values import json_values
 from pipeline.readers.record import Record, RecordOptions, Rejected
@@ -118,3 +119,16 @@ def test_the_key_of_the_text_is_found(tmp_path: Path) -> None:
     assert key_of([{"author": "X" * 90, "paragraphs": ["One.", "Two."], "title": "T"}]) == "paragraphs"
     assert key_of([{"id": "1", "story": "It rained.", "words": ["It", "rained", "."]}] * 9) == "story"
     assert key_of({"name": "x", "description": "No document."}) == "text"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_marks_of_the_encoding_do_not_hide_json(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(json.dumps([{"body": "A."}, {"body": "B."}], indent=1).encode(encoding))
+    found = with_format(replace(whole_range(tmp_path / "a.json", "auto"), encoding=AUTO))
+    assert found.format == "json" and text_key(found) == "body"
+
+
+def test_lines_of_which_the_first_is_damaged_are_json_lines(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "cut\n' + '{"text": "A river."}\n' * 9)
+    found = records(tmp_path / "a.jsonl")
+    assert isinstance(found[0], Rejected) and len(texts(tmp_path / "a.jsonl")) == 9

@@ -315,3 +315,18 @@ def test_columns_with_numbers_as_names_are_no_table(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text("".join(f"word{number} \t {number * 99}\n" for number in range(20)))
     (file,) = matching_files(str(tmp_path / "words.txt"))
     assert find_format(file, "auto", "utf-8") == "text"
+
+
+def test_damage_among_fields_in_quotes_does_not_end_their_quoting(tmp_path: Path) -> None:
+    rows = "".join(f'{number}\t"quoted, ""x"" {number}"\n' for number in range(50))
+    found = shown(read(written(tmp_path / "a.tsv", f'id\ttext\n{rows}51\t"never closed\n52\tplain\n53\t"a" b\n')))
+    assert found[:50] == [f'quoted, "x" {number}' for number in range(50)] and "plain" in found
+
+    long = "".join(f'"Line one of {number}.\nAnd two."\n' for number in range(4000))
+    assert shown(read(written(tmp_path / "b.tsv", f"text\n{long}")))[3999] == "Line one of 3999.\nAnd two."
+
+
+def test_a_long_row_without_quoting_is_skipped_alone(tmp_path: Path) -> None:
+    plain = "".join(f'{number}\t"No" is {number}\n' for number in range(9))
+    path = written(tmp_path / "a.tsv", f'id\ttext\n{plain}10\t"{"x" * 500}\n11\tafter\n')
+    assert shown(read(path, max_document_bytes=200))[-2:] == [f"- {too_long_reason(200)}", "after"]
