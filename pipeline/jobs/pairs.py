@@ -43,7 +43,7 @@ from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas.errors import DataError, UsageError
-from schemas.manifest import Manifest, Shard, check_unchanged, read_manifest, read_root
+from schemas.manifest import NAME, Manifest, Shard, check_unchanged, read_manifest, read_root
 from schemas.masking import Masking
 from schemas.text_facts import TextFacts, dumped
 from schemas.vocabulary import (
@@ -98,7 +98,7 @@ def run(job: PairsJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     job = _for_workers(job, options)
     staging = plan_staging(job.output, "pairs", identity)
     plan = PairsPlan(job, tokenizer_json, vocabulary.model, TextFolder.of(job.text, text), staging, segmenters)
-    execution = partial(_execution, WritePairs(plan, text_facts(text, text.inputs), provenance), options)
+    execution = partial(_execution, WritePairs(plan, _facts(job, text), provenance), options)
     return run_job("pairs", Wanted("pairs", provenance, job.overwrite), staging, options, execution)
 
 
@@ -132,6 +132,18 @@ def _chosen_languages(job: PairsJob, text: Manifest) -> str | None:
             most = ", ".join(sorted(found, key=lambda name: (-found[name], name))[:LISTED_LANGUAGES])
             raise UsageError(f"--languages {code!r}: {job.text} has no document in it. Most are in {most}.")
     return ",".join(codes)
+
+
+def _facts(job: PairsJob, text: Manifest) -> TextFacts:
+    """Return the facts of the text. Raises DataError if its manifest does not have them in the form of this version."""
+    try:
+        return text_facts(text, text.inputs)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        found = " ".join(str(error).split())
+        raise DataError(
+            f"{storage.join(job.text, NAME)} does not say what is in the text ({found}). Copy the folder again or "
+            "rebuild it with --overwrite."
+        ) from error
 
 
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:

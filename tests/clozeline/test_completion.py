@@ -38,7 +38,7 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("train --des", {"--describe"}),
         ("train --config bert_l", {name for name in recipe_names() if name.startswith("bert_l")}),
         ("train --config my_", {"my_text", "my_recipe.toml"}),
-        ("shard --input a.txt --format j", {"jsonl"}),
+        ("shard --input a.txt --format j", {"jsonl", "json"}),
         ("pairs --objective ", {"nsp", "sop", "full_sentences", "doc_sentences"}),
         ("vocab --text my", {"my_text"}),
         ("inspect my", {"my_text", "my_recipe.toml"}),

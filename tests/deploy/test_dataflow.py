@@ -47,7 +47,7 @@ BAD = {
     "max_bad_ratio": ["1.5", "-0.1", "1%", ".5"],
     "short_seq_prob": ["2"],
     "seed": ["1.0", "x"],
-    "format": ["json", "AUTO"],
+    "format": ["xml", "AUTO"],
     "dedup": ["fuzzy"],
     "model": ["bpe", "charbpe"],
     "objective": ["mlm", "nsp,sop"],
