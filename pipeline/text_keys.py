@@ -24,6 +24,7 @@ USUAL = (
 
 NO_TEXT = {"source", "url", "id"}
 
+LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 ROWS = 50  # that are looked at
 
 
@@ -86,7 +87,9 @@ def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
         return csv.DictReader(lines[1:], delimiter=named[1])
     header = lines[0] if lines else ""
     delimiter = max("\t,;", key=header.count)
-    return csv.DictReader(lines, delimiter=delimiter)
+    rows = csv.DictReader(lines, delimiter=delimiter)
+    has_header = all(len(name) <= LONGEST_NAME for name in rows.fieldnames or ())
+    return rows if has_header else []
 
 
 def _parquet_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:

@@ -24,7 +24,7 @@ from trainer.config.load import recipe_comment, recipe_text
 
 LAYOUTS = {
     "file": "a file of plain text is one document; blank lines divide its paragraphs",
-    "line": "each line of plain text is a document: they are long, and none is blank",
+    "line": "each line of plain text is a document: they are long or many, and none seen is blank",
     "blank_line": 'a blank line ends a document of plain text; "file" and "line" make one of each file or line',
 }
 

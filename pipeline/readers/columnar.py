@@ -80,6 +80,8 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
 
         if text_columns:
             advice = f"give --text_key {'one of ' if len(text_columns) > 1 else ''}{_listed(text_columns)}"
+            if path.endswith((".csv", ".tsv", ".tab", ".txt")):
+                advice = f"{advice}, or add a first row with names if there is none"
             if "|" not in text_key and "," not in text_key:
                 advice += f", or '{text_key}|{text_columns[0]}' if other files have {name!r}"
         else:

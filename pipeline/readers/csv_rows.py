@@ -62,9 +62,9 @@ _USUAL_COLUMNS = frozenset({"id", "text", "label", "title", "content", "body", "
 
 NAMED_DELIMITER = re.compile(r'"?sep=([^\w\s"]|\t)"?\r?\n', re.IGNORECASE)
 
-# A field that begins with a quote and has more after the quote that would end it.
-_GOES_ON = re.compile(r'"(?:[^"]|"")*"[^"]')
+_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 _DAMAGED = 0.05  # share of fields in quotes that may be damaged
+_FEW = 2  # quotes without an end in their line, which may be of fields over several lines
 
 _TABLE_ROWS = 5
 """Rows of equal length that make a table. Prose does not have five lines with as many commas as the first one."""
@@ -131,7 +131,7 @@ def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], 
 
 
 def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool:
-    """Return whether quotes in the first lines enclose nothing: lines are rows, and fields go on after such quotes.
+    """Return whether quotes in the first lines enclose nothing: lines are rows, and fields do not end with a quote.
 
     layout: as it is if quotes enclose fields. Damage in a few fields of a file with quotes does not count.
     """
@@ -149,9 +149,17 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
         rows = [row for row in csv.reader(first, **layout, quoting=csv.QUOTE_NONE) if row]
     except csv.Error:
         return False
-    quoted = [field for row in rows for field in row if field.startswith('"')]
-    goes_on = sum(map(bool, map(_GOES_ON.match, quoted)))
-    return all(len(row) == width for row in rows) and goes_on > _DAMAGED * len(quoted)
+    closed = goes_on = opened = 0
+    for row in rows:
+        for column, field in enumerate(row):
+            match = _QUOTED.match(field)
+            closed += match is not None and match.end() == len(field)
+            goes_on += match is not None and match.end() < len(field)
+            # In the first column it may be the end of a field from the line before.
+            opened += match is None and column > 0 and field.startswith('"')
+
+    wrong = goes_on + (opened if opened > _FEW else 0)
+    return all(len(row) == width for row in rows) and wrong > _DAMAGED * (closed + goes_on + opened)
 
 
 def _named_delimiter(lines: _Lines) -> tuple[str, ...]:

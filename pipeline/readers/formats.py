@@ -267,7 +267,9 @@ def advice_on(reason: str, source: str = "") -> str:
     """Return what to do about files after a colon, or nothing. reason: ends with the name of their kind."""
     if source == "pdf" and reason.endswith("without text"):
         return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
-    if source in ("jsonl", "json", "csv", "parquet", "arrow") and reason.endswith("without text"):
+    if source == "json" and reason.endswith("without text"):
+        return ": no text under its key (--text_key of `shard`); of records in others make lines: jq -c '.data[]' FILE"
+    if source in ("jsonl", "csv", "parquet", "arrow") and reason.endswith("without text"):
         return ": no text under its key (--text_key of `shard`); words with labels are for `clozeline finetune`"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")
 

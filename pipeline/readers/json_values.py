@@ -1,8 +1,9 @@
 """Reads JSON that is not JSON lines: arrays, and objects over several lines. A document for each element and object.
 
 Where a value begins and ends is seen from its brackets and strings alone, a block of the file at a time, so that memory
-is bounded for arrays of any length. Each value is then read like a line of JSON lines. One without text is left out,
-and is not bad: folders have package.json and the like.
+is bounded for arrays of any length. Each value is then read like a line of JSON lines. Where a bracket or a quote is
+missing, reading continues at the next line that begins like the damaged value. Values without text before the first one
+with text are left out, and are not bad: folders have package.json and the like.
 """
 
 from __future__ import annotations
@@ -12,13 +13,23 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from pipeline.readers.encodings import UTF8, is_line_safe, utf8_chunks
-from pipeline.readers.jsonl import NO_OBJECT, NO_TEXT, OBJECT, begins_json_lines, is_text, load_json, parse_json_line
+from pipeline.readers.jsonl import (
+    NO_OBJECT,
+    NO_TEXT,
+    NOT_JSON,
+    OBJECT,
+    begins_json_lines,
+    is_text,
+    load_json,
+    parse_json_line,
+)
 from pipeline.readers.open import Stream
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, wanted_keys
+from schemas.errors import DataError
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
@@ -30,6 +41,7 @@ _BLOCK_BYTES = 1 << 20
 _BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
 _MARK = re.compile(rb'["\[\]{},]')
 _BRACKET = re.compile(rb'["\[\]{}]')
+_OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
@@ -56,14 +68,42 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
     if not is_utf8:
         blocks = utf8_chunks(stream.file, file_range.encoding)
 
-    for offset, value in json_values(blocks, options.max_document_bytes):
-        record = parse_json_line(value, options.text_key, offset, options.max_document_bytes)
-        if record.source == "jsonl":
-            record = replace(record, source="json")
-        if isinstance(record, Rejected):
-            has_none = record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT
-            record = replace(record, reason=WITHOUT_TEXT if has_none else record.reason.replace("line", "value", 1))
-        yield record
+    has_text = False
+    try:
+        for record in _parsed(blocks, options):
+            if record.source == "jsonl":
+                record = replace(record, source="json")
+            has_text = has_text or isinstance(record, Record)
+            if isinstance(record, Rejected):
+                has_none = not has_text and (record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT)
+                record = replace(record, reason=WITHOUT_TEXT if has_none else record.reason.replace("line", "value", 1))
+            yield record
+    except UnclosedError as error:
+        raise DataError(
+            f"{file_range.display_path} has no end of the value that begins at byte {error.offset:,}: a quote or a "
+            "bracket is missing, or the file is cut off. Repair it there, or leave the file out with --exclude."
+        ) from error
+
+
+def _parsed(blocks: Iterable[bytes], options: RecordOptions) -> Iterator[Record | Rejected]:
+    key, limit = options.text_key, options.max_document_bytes
+    for offset, value in json_values(blocks, limit):
+        record = parse_json_line(value, key, offset, limit)
+        places = [0]
+        if isinstance(record, Rejected) and value is not None and record.reason.startswith(NOT_JSON):
+            places = _beginnings(value)
+        if len(places) == 1:
+            yield record
+            continue
+        for start, end in pairwise([*places, len(value or b"")]):
+            yield parse_json_line((value or b"")[start:end].rstrip(b", \t\r\n]"), key, offset + start, limit)
+
+
+def _beginnings(value: bytes) -> list[int]:
+    """Return where values may begin in one that is damaged: at 0, and at the least indented lines with an object."""
+    lines = list(_OBJECT_LINE.finditer(value))
+    least = min((len(line[1]) for line in lines), default=0)
+    return [0, *(line.start(2) for line in lines if len(line[1]) == least)]
 
 
 def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int, list[str]]:
@@ -95,7 +135,7 @@ def json_values(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, 
     """Yield the offset and the bytes of each value: of the elements of an array, and of what is in no array.
 
     blocks: a file in UTF-8, in parts of any size. The bytes are None above max_bytes. What is no JSON is part of a
-    value, or one.
+    value, or one. Raises UnclosedError.
     """
     ends = _Ends()
     value = bytearray()
@@ -111,6 +151,8 @@ def json_values(blocks: Iterable[bytes], max_bytes: int) -> Iterator[tuple[int, 
         size += len(block) - start
         value += block[start : start + max(0, max_bytes + 1 - len(value))]
         position += len(block)
+    if ends.are_missing and size > max_bytes:
+        raise UnclosedError(offset)
     yield from _stripped(offset, value, size, max_bytes)
 
 
@@ -123,6 +165,14 @@ def _stripped(offset: int, value: bytearray, size: int, max_bytes: int) -> Itera
         yield offset + len(value) - len(stripped), bytes(stripped.rstrip()) if size <= max_bytes else None
 
 
+class UnclosedError(ValueError):
+    """The value that begins at `offset` is longer than a document may be, and does not end before the file does."""
+
+    def __init__(self, offset: int):
+        super().__init__(f"no end of the value at byte {offset}")
+        self.offset = offset
+
+
 class _Ends:
     """Finds where values end, in a file that comes in blocks."""
 
@@ -131,6 +181,11 @@ class _Ends:
         self._in_array = 0  # 1 in an array whose elements are the values
         self._in_string = False
         self._is_escaped = False  # the first byte of the next block
+
+    @property
+    def are_missing(self) -> bool:
+        """Whether a value has begun that has not ended."""
+        return self._in_string or self._depth > self._in_array
 
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Yield where a value ends, and where the next one begins."""
@@ -146,7 +201,7 @@ class _Ends:
             position = mark.end()
             if mark[0] == b'"':
                 self._in_string = True
-            elif mark[0] == b"," and self._depth == self._in_array == 1:
+            elif mark[0] == b"," and self._depth == self._in_array:
                 yield mark.start(), position
             elif mark[0] in b"[{":
                 if mark[0] == b"[" and self._depth == 0:

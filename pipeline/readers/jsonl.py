@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 MAX_KEYS = 10
 NO_OBJECT = "line is not a JSON object"
 NO_TEXT = "no text under"
-ENDS_EARLY = "line is not JSON (it ends early)"
+NOT_JSON = "line is not JSON"
+ENDS_EARLY = f"{NOT_JSON} (it ends early)"
 
 # Characters that are shown of a line that is not JSON: of its beginning, and before the fault.
 _SHOWN_OF_BEGINNING = 20

@@ -242,6 +242,8 @@ def remedy_of(reason: str, shown: str = "") -> str:
     """
     if reason == ENDS_EARLY and (shown.startswith("[") or shown.strip() == "{"):
         return _ONE_OBJECT_PER_LINE
+    if reason.startswith("value is not JSON"):
+        return "Repair the file there, or leave it out with --exclude."
     if reason.startswith("record above"):
         return "--max_document_bytes allows longer documents; --text_layout line makes each line a document."
     return _REMEDIES.get(reason, "")

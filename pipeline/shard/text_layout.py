@@ -125,7 +125,10 @@ def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple
             "text_layout = blank_line."
         )
     large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
-    whole = [one for one in large if _layout_seen(one) in ("line", "sentences")]
+    few = texts if len(texts) <= FEW_FILES else large
+    whole = [one for one in large if _layout_seen(one) == "line"] + [
+        one for one in few if _layout_seen(one) == "sentences"
+    ]
     if not whole:
         return ""
     advice = "make JSON lines of it: jq -cR '{text: .}' FILE > FILE.jsonl"

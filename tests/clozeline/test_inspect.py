@@ -153,7 +153,7 @@ def test_folders_inside_are_told_apart_from_files_and_counted(tmp_path: Path, mo
 
 
 def test_a_large_folder_is_looked_at_in_part(tmp_path: Path, monkeypatch) -> None:
-    pictures = {f"a{number}.png": "\x89PNG\r\n\x1a\n" for number in range(6)}
+    pictures: dict[str, object] = {f"a{number}.png": "\x89PNG\r\n\x1a\n" for number in range(6)}
     write(tmp_path / "mixed", pictures | {f"b{number}.txt": "The river." for number in range(6)})
     assert "document    The river." in list(inspect_all([f"{tmp_path}/mixed"], 5))
     monkeypatch.setattr(look, "MAX_OPENED", 3)

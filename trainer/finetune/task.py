@@ -302,7 +302,9 @@ class Task(Section):
 
 
 def label_name(value: Any) -> str:
-    """Return the name of a label that a file writes as text, number or boolean: 1 -> "1", True -> "true"."""
+    """Return the name of a label that a file writes as text, number or boolean: 1 and 1.0 -> "1", True -> "true"."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas writes whole numbers so if one is missing
     return str(value)

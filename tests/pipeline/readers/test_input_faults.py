@@ -234,7 +234,7 @@ TRIES: list[tuple[str, Make, int, list[str]]] = [
     ),
     ("feather-v1", file_of("x.feather", b"FEA1\0\0\0\0"), 3, ["x.feather is a Feather V1 file", "write_feather"]),
     ("arrow-other", file_of("x.arrow", PROSE.encode()), 3, ["x.arrow is not a readable Arrow file"]),
-    ("json-array", file_of("x", b'[{"text": "A b."}, {"text": "C d."}, {"n": 1}]'), 0, ["2 documents", "without text"]),
+    ("json-array", file_of("x", b'[{"n": 1}, {"text": "A b."}, {"text": "C d."}]'), 0, ["2 documents", "without text"]),
     ("json-as-lines", file_of("x", b'[{"text": "A b."}]', "--format", "jsonl"), 3, ["--format json reads arrays"]),
     ("format-given", file_of("x.csv", CSV, "--format", "text"), 0, ["1 document,"]),
     (

@@ -16,6 +16,7 @@ from pipeline.readers.json_values import json_values
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
+from schemas.errors import DataError
 from tests.pipeline.readers.test_cut_files import whole_range
 
 STRINGS = ["", "a", 'a "b"', "\\", "[{", "},]", "\n", "ä雨", "\\\\", '\\"']
@@ -132,3 +133,31 @@ def test_lines_of_which_the_first_is_damaged_are_json_lines(tmp_path: Path) -> N
     (tmp_path / "a.jsonl").write_text('{"text": "cut\n' + '{"text": "A river."}\n' * 9)
     found = records(tmp_path / "a.jsonl")
     assert isinstance(found[0], Rejected) and len(texts(tmp_path / "a.jsonl")) == 9
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_damage_in_one_value_loses_that_value_alone(indent: int | None, tmp_path: Path) -> None:
+    rows = [json.dumps({"id": number, "text": f"Row {number}."}, indent=indent) for number in range(50)]
+    rows[7] = rows[7].replace("Row 7.", 'Row "7')
+    rows[20] = rows[20].replace("Row 20.", "Row 20").replace('"}', "}").replace('"\n}', "\n}")
+    rows[30] = rows[30].removesuffix("}")
+    (tmp_path / "a.json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
+    found = records(tmp_path / "a.json")
+    assert texts(tmp_path / "a.json") == [f"Row {number}." for number in range(50) if number not in (7, 20, 30)]
+    assert sum(isinstance(record, Rejected) for record in found) == 3
+
+
+def test_a_value_without_an_end_that_is_too_long_to_keep_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[{"text": "cut' + "The river is long. " * 99)
+    options = RecordOptions("text", "blank_line", max_document_bytes=100)
+    with pytest.raises(
+        DataError, match="has no end of the value that begins at byte 1: a quote or a bracket is missing"
+    ):
+        list(read_records(with_format(whole_range(tmp_path / "a.json", "auto")), options))
+
+
+def test_values_without_text_among_others_are_bad(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps([{"n": 1}, {"text": "A."}, {"body": "B."}]))
+    before, _, after = records(tmp_path / "a.json")
+    assert isinstance(before, Rejected) and before.reason == "JSON value without text"
+    assert isinstance(after, Rejected) and after.reason == "no text under 'text'" and after.keys == ("body",)

@@ -330,3 +330,11 @@ def test_a_long_row_without_quoting_is_skipped_alone(tmp_path: Path) -> None:
     plain = "".join(f'{number}\t"No" is {number}\n' for number in range(9))
     path = written(tmp_path / "a.tsv", f'id\ttext\n{plain}10\t"{"x" * 500}\n11\tafter\n')
     assert shown(read(path, max_document_bytes=200))[-2:] == [f"- {too_long_reason(200)}", "after"]
+
+
+def test_open_quotes_in_rows_of_tsv_join_no_rows(tmp_path: Path) -> None:
+    rows = [f"{number}\tHe left us {number}." for number in range(99)]
+    rows[3::10] = [f'{number}\t"Come here at once.' for number in range(3, 99, 10)]
+    rows[6::10] = [f'{number}\tHe left us."' for number in range(6, 99, 10)]
+    found = shown(read(written(tmp_path / "a.tsv", "id\ttext\n" + "\n".join(rows) + "\n")))
+    assert len(found) == 99 and found[3] == '"Come here at once.'

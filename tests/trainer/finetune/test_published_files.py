@@ -115,6 +115,16 @@ def test_pairs_without_agreement_are_left_out_of_cmnli(tmp_path: Path) -> None:
     assert len(data.test) == 4
 
 
+def test_whole_numbers_that_pandas_writes_as_fractions_are_the_same_labels(tmp_path: Path) -> None:
+    for name, labels in (("train", (0.0, 1.0)), ("dev", (0, 1))):
+        rows = [{"text": "a", "label": label} for label in labels]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = task_of(
+        "sentence", train="train.jsonl", dev="dev.jsonl", format="jsonl", columns={"text": "text", "label": "label"}
+    )
+    assert read_task_data(task, str(tmp_path)).labels == ("0", "1")
+
+
 def test_a_label_to_skip_that_no_example_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     shipped("clue/cmnli", tmp_path, ["data.skip_labels=['-', 'Neutral']"])
     assert 'No example has the label "Neutral" of data.skip_labels. Did you mean neutral?' in caplog.text
