@@ -89,14 +89,12 @@ def _parsed(blocks: Iterable[bytes], options: RecordOptions) -> Iterator[Record 
     key, limit = options.text_key, options.max_document_bytes
     for offset, value in json_values(blocks, limit):
         record = parse_json_line(value, key, offset, limit)
-        places = [0]
-        if isinstance(record, Rejected) and value is not None and record.reason.startswith(NOT_JSON):
-            places = _beginnings(value)
-        if len(places) == 1:
+        is_damaged = isinstance(record, Rejected) and record.reason.startswith(NOT_JSON)
+        if value is None or not is_damaged:
             yield record
             continue
-        for start, end in pairwise([*places, len(value or b"")]):
-            yield parse_json_line((value or b"")[start:end].rstrip(b", \t\r\n]"), key, offset + start, limit)
+        for start, end in pairwise([*_beginnings(value), len(value)]):
+            yield parse_json_line(value[start:end].rstrip(b", \t\r\n]"), key, offset + start, limit)
 
 
 def _beginnings(value: bytes) -> list[int]:

@@ -343,11 +343,7 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "flags", "warning"),
     [
-        (
-            "x.txt",
-            ("--text_key", "body"),
-            "--text_key body changes nothing: no input is jsonl, json, parquet, arrow or csv.",
-        ),
+        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl, json, parquet"),
         ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is text."),
         ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
     ],
