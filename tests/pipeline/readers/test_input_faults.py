@@ -340,10 +340,13 @@ def test_an_output_that_is_the_folder_of_an_input_is_refused(command, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+KEYED = "jsonl, json, parquet, arrow or csv"
+
+
 @pytest.mark.parametrize(
     ("name", "flags", "warning"),
     [
-        ("x.txt", ("--text_key", "body"), "--text_key body changes nothing: no input is jsonl, json, parquet"),
+        ("x.txt", ("--text_key", "body"), f"--text_key body changes nothing: no input is {KEYED}."),
         ("x.jsonl", ("--text_layout", "line"), "--text_layout line changes nothing: no input is text."),
         ("x.txt", ("--text_layout", "line", "--text_key", "text"), ""),
     ],
