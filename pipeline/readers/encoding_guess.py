@@ -2,7 +2,8 @@
 
 Texts in the Latin alphabet are known by the letters of their language: in the right encoding nearly all letters outside
 of ASCII belong to one language. charset-normalizer, which looks at how unusual the characters are, often takes them for
-those of another region. It decides about all other scripts.
+those of another region. Chinese, Japanese and Korean are known by their most frequent characters, which few texts in a
+wrong encoding have; the package is wrong about one in fifty. It decides about all other scripts.
 """
 
 from __future__ import annotations
@@ -77,6 +78,23 @@ _MIN_FIT_OF_SEVERAL = 0.98
 _RARE = ("mac_roman", "cp850", "cp852", "mac_latin2", "cp857")
 _RARE_FIT = 0.95  # factor of their fit
 
+# A third to a half of a text, and of one in another encoding at most some hundredths.
+_KANA = "".join(map(chr, (*range(0x3041, 0x3094), *range(0x30A1, 0x30F7), 0x30FC)))
+_HANZI = (
+    "的一是不了在人有我他这個个們们這中来來上大为為和国國地到以说說时時要就出会會可也你对對生能而子那得于於着著下自之年过過发發後后作里"
+    "用道行所然家種种事成方多经經麼么去法学學如都同现現当當没沒动動面起看定天分还還进進好小部其些主样樣理心她本前开開但因只从從想实實"
+    "无無何何与與此云雲日月山风風水三十月年高文又将將见見"
+)
+_HANGUL = "이다는에을가의고지하로한은를도서기나사리어아자대시니라게들인있해그수보만스정일제으요여것전부구면원장과"
+_EAST_ASIAN = (
+    ("cp932", frozenset(_KANA)),
+    ("euc_jp", frozenset(_KANA)),
+    ("gb18030", frozenset(_HANZI)),
+    ("big5hkscs", frozenset(_HANZI)),
+    ("cp949", frozenset(_HANGUL)),
+)
+_MIN_COMMON = 0.15  # of the characters outside of ASCII
+
 # Typographic signs fit every language.
 _SIGNS = frozenset(
     "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
@@ -119,9 +137,12 @@ def guesser_version() -> str:
 
 def guess_encoding(sample: bytes) -> str:
     """Return Python's name of the likely encoding of lines that are not UTF-8, or an empty string."""
-    if not _is_latin(sample):
-        return _guess_by_package(sample)
-    return encoding_by_letters(sample) or _plausible(_guess_by_package(sample), sample) or _of_several(sample)
+    by_letters = encoding_by_letters(sample)
+    if by_letters:
+        return by_letters
+
+    found = _by_common_characters(sample) or _guess_by_package(sample)
+    return (_plausible(found, sample) or _of_several(sample)) if _is_latin(sample) else found
 
 
 def encoding_by_letters(sample: bytes) -> str:
@@ -137,6 +158,18 @@ def _of_several(sample: bytes) -> str:
 
 def _is_latin(sample: bytes) -> bool:
     return len(_ASCII_LETTER.findall(sample)) > 2 * len(_NOT_ASCII.findall(sample))
+
+
+def _by_common_characters(sample: bytes) -> str:
+    """Return the encoding in which lines have many of the most frequent characters of Chinese, Japanese or Korean."""
+    best, best_share = "", _MIN_COMMON
+    for encoding, common in _EAST_ASIAN:
+        foreign = [character for character in sample.decode(encoding, errors="replace") if character > "\x7f"]
+        fitting = sum(map(common.__contains__, foreign)) - foreign.count("\ufffd")
+        share = fitting / max(1, len(foreign))
+        if share > best_share:
+            best, best_share = encoding, share
+    return best
 
 
 def _guess_by_package(sample: bytes) -> str:

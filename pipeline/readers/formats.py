@@ -228,8 +228,9 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
             _refuse_beginning(shown, head, BINARY_KINDS)
             _refuse_suffix(shown, file.path, KINDS)
 
-    if wanted == "auto" and found == "jsonl" and is_other_json(_as_utf8(head, encoding)):
-        found = "json"
+    if wanted == "auto" and found == "jsonl":
+        is_named_lines = not plain_name(file.path).endswith(".json")
+        found = "json" if is_other_json(_as_utf8(head, encoding), is_named_lines) else found
 
     has_encoding = found is None or READERS[found].gets == "text"
     error = encoding_error(shown, head, encoding) if has_encoding else None

@@ -50,13 +50,21 @@ def begins_json(head: bytes) -> bool:
     return _BEGINS.match(head) is not None
 
 
-def is_other_json(head: bytes) -> bool:
-    """Return whether a file of JSON with these first bytes is not JSON lines, of which the first may be damaged."""
-    if head.lstrip()[:1] == b"[":
+def is_other_json(head: bytes, is_named_lines: bool) -> bool:
+    """Return whether a file of JSON with these first bytes is not JSON lines, of which the first may be damaged.
+
+    is_named_lines: whether the file is named as JSON lines. Others with one line alone hold one value.
+    """
+    head = head.strip()
+    if head[:1] == b"[":
         return True
-    if head.lstrip()[:1] != b"{" or begins_json_lines(head):
+    if head[:1] != b"{":
         return False
-    first, *others = head.lstrip().split(b"\n")
+    first, *others = head.split(b"\n")
+    if not others:
+        return not is_named_lines
+    if begins_json_lines(head):
+        return False
     return not OBJECT.match(first) or not any(begins_json_lines(line) for line in others if line.startswith(b"{"))
 
 

@@ -100,6 +100,23 @@ def test_a_corpus_of_several_finds_its_encodings(command, tmp_path: Path) -> Non
     assert manifest.options["charset_normalizer"]
 
 
+@pytest.mark.parametrize(
+    ("text", "encodings"),
+    [
+        ("麻雀牌の彫りの中に塗られた薬品が、赤い色を黒く、青い色を黄味に変へてゐた。\n", ("cp932", "euc_jp")),
+        ("庭の石灯籠は六角で、苔の間に仏の顔が刻まれてゐる。古い姿がまことに好い。\n", ("cp932", "euc_jp")),
+        ("這座城市的天氣很好，大家都在公園裡散步，孩子們在草地上玩。\n", ("big5hkscs", "gb18030")),
+        ("这座城市的天气很好，大家都在公园里散步，孩子们在草地上玩。\n", ("gb18030",)),
+        ("오늘은 날씨가 좋아서 공원에 갔다. 도서관에는 책이 많다.\n", ("cp949",)),
+    ],
+)
+def test_a_few_lines_in_east_asian_encodings_are_told_apart(text: str, encodings: tuple[str, ...]) -> None:
+    prose = "With hotels, a bakery and a railway station, the town is larger than most of its neighbors.\n"
+    for encoding in encodings:
+        assert encoding_of((text * 3).encode(encoding)) == encoding
+        assert encoding_of((prose + text * 3).encode(encoding)) == encoding
+
+
 def test_most_texts_are_read_as_they_were_written() -> None:
     wrong = set()
     for name, written in WRITTEN:

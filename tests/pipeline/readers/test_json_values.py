@@ -89,13 +89,19 @@ def test_objects_over_lines_and_arrays_of_strings(tmp_path: Path) -> None:
     assert texts(tmp_path / "strings.json") == ["One.", "Two [2].", 'Three, "four".']
 
 
-def test_values_without_text_are_left_out_and_damage_is_bad(tmp_path: Path) -> None:
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("words", [3, 90_000])
+def test_a_value_without_text_is_left_out(words: int, indent: int | None, tmp_path: Path) -> None:
+    """In one line, too, as stopwords-iso.json is, which is longer than the bytes that show a format."""
     path = tmp_path / "package.json"
-    path.write_text('{\n "name": "x",\n "scripts": {}\n}\n')
+    path.write_text(json.dumps({"name": "x", "words": {"en": ["the"] * words}}, indent=indent))
     (left_out,) = records(path)
     assert isinstance(left_out, Rejected) and left_out.reason == "JSON value without text"
     assert left_out.reason in with_format(whole_range(path, "auto")).reader.harmless
 
+
+def test_damage_is_bad(tmp_path: Path) -> None:
+    path = tmp_path / "package.json"
     path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')
     assert [record.reason for record in records(path) if isinstance(record, Rejected)] == [
         "value is not JSON (Expecting ',' delimiter)"
