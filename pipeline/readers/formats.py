@@ -97,7 +97,7 @@ _FIELD_OF_MAIL = (
 TEXT_KINDS = (
     Kind(
         "XML",
-        "Extract its text first, for instance with the Python package beautifulsoup4",
+        "Write its text as JSON lines first (docs/input.md has the lines of Python)",
         ".xml .rss .svg",
         rb"(?s:" + _COMMENTS + rb")<(?:\?xml|rss|tei|tmx|xliff|tt)[\s>]",
     ),

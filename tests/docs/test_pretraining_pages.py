@@ -72,6 +72,18 @@ def test_proteins_become_pairs(sandbox: Sandbox) -> None:
     assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
 
 
+def test_xml_becomes_documents(sandbox: Sandbox) -> None:
+    play = '<TEI xmlns="http://www.tei-c.org/ns/1.0"><text><sp><speaker>A</speaker><l>To be,\n or <hi>not</hi></l></sp>'
+    files = {"a/b.xml": "<article><title>T</title><p>One &amp; two.</p><p/><p>Three.</p></article>", "c.xml": play}
+    for name, text in files.items():
+        path = Path("xml", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    sandbox.run_page("docs/input.md")
+    documents = [json.loads(line)["text"] for line in Path("articles.jsonl").read_text().splitlines()]
+    assert [document.split("\n\n") for document in documents] == [["One & two.", "", "Three."], ["To be, or not"]]
+
+
 def test_the_formats_are_read_as_written(sandbox: Sandbox, pairs: Path) -> None:
     sandbox.put(pairs, "out/pairs")
     sandbox.run_page("docs/formats.md")

@@ -95,8 +95,8 @@ TAKEN = [
 ]
 
 REFUSED = [
-    ("xml", "x.xml.bz2", bz2.compress(b"<a>Text.</a>"), "looks like XML", "beautifulsoup4"),
-    ("xml-by-content", "x", b"<?xml version='1.0'?>\n<wiki>\n</wiki>", "looks like XML", "beautifulsoup4"),
+    ("xml", "x.xml.bz2", bz2.compress(b"<a>Text.</a>"), "looks like XML", "docs/input.md"),
+    ("xml-by-content", "x", b"<?xml version='1.0'?>\n<wiki>\n</wiki>", "looks like XML", "docs/input.md"),
     ("index-of-a-dump", "x.txt", b"600:10:A\n600:12:B:c\n600:13:D\n", "looks like the index", "Leave it out"),
     ("png", "x", b"\x89PNG\r\n\x1a\n\x00\x00", "looks like an image", "Leave it out"),
     ("mp3", "x", b"ID3\x04\x00\x00\x00", "holds control bytes", "Leave it out"),

@@ -376,8 +376,8 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     done = command(*shard, tmp_path / "out")
     assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
     assert done.stdout.splitlines()[1:] == [
-        "  left out: 1 x file that looks like XML (folder): extract its text first, for instance with the Python "
-        "package beautifulsoup4",
+        "  left out: 1 x file that looks like XML (folder): write its text as JSON lines first "
+        "(docs/input.md has the lines of Python)",
         "  left out: 2 x file that looks like an image (folder)",
         "  left out: 1 x file that looks like binary data (folder)",
         f"  listed one by one in {tmp_path / 'out' / 'rejected'}",
@@ -385,7 +385,7 @@ def test_a_folder_is_read_without_what_is_not_text(command, tmp_path: Path, monk
     (rejected,) = (tmp_path / "out" / "rejected").iterdir()
     lines = list(map(json.loads, rejected.read_text().splitlines()))
     assert [Path(line["path"]).name for line in lines] == ["c.jpg", "d", "e.rss", "f.bin"]
-    assert "beautifulsoup4" in lines[2]["shown"]
+    assert "docs/input.md" in lines[2]["shown"]
 
     named = ("shard", "--input", tmp_path / "in" / "**", "--output", tmp_path / "named")
     refused = command(*named)
