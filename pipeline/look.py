@@ -63,12 +63,13 @@ MAIN_SHARE = 0.98
 
 @dataclass(frozen=True)
 class Kind:
-    """Files of one kind. name: their format, or what they are if they are left out."""
+    """Files of one kind. name: their format, or what they are if they are left out. has_text: as far as is seen."""
 
     name: str
     is_read: bool
     files: int
     bytes: int
+    has_text: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class _Survey(NamedTuple):
     ranges: list[FileRange]
     options: RecordOptions
     text_bytes: int
-    sums: list[_Sampled]
+    sums: dict[str, _Sampled]
     bad: dict[str, str]  # a sentence on the first bad record of each file, by path, if there are too many
     odd: str
 
@@ -155,16 +156,17 @@ def look_at(folder: str) -> Look:
     all_faults = [*faults.values(), *bad.values()]
     if survey.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
-    by_language = sum((one.by_language for one in survey.sums), Counter[str]())
-    total = by_language.total()
-    mean_bytes = sum(one.text_bytes for one in survey.sums) / sum(one.documents for one in survey.sums)
+    sums = survey.sums.values()
+    by_language = sum((one.by_language for one in sums), Counter[str]())
+    mean_bytes = sum(one.text_bytes for one in sums) / sum(one.documents for one in sums)
+    empty = [name for name, one in survey.sums.items() if not one.documents and not one.bad]
     return Look(
-        kinds,
+        [replace(kind, has_text=kind.name not in empty) for kind in kinds],
         survey.options.text_key,
         survey.options.text_layout,
         survey.text_bytes,
         documents=round(survey.text_bytes / max(mean_bytes, 1)),
-        languages={code: size / total for code, size in by_language.most_common()},
+        languages={code: size / by_language.total() for code, size in by_language.most_common()},
         encodings=dict(
             Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO)).most_common()
         ),
@@ -192,7 +194,7 @@ def _survey(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
     sampled = {name: _sampled(of_format, options, faults) for name, of_format in by_format.items()}
     text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
     bad, odd = _bad_records(by_format, sampled), doubt(texts, layout, pieces)
-    return _Survey(ranges, options, text_bytes, [*sampled.values()], bad, odd)
+    return _Survey(ranges, options, text_bytes, sampled, bad, odd)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
@@ -213,7 +215,8 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     for title, is_read in (("read", True), ("left out", False)):
         for kind in look.kinds:
             if kind.is_read == is_read:
-                yield f"  {title:<9} {kind.files:>7,} x {megabytes(kind.bytes):>11}  {kind.name}{advice_on(kind.name)}"
+                note = "" if is_read and kind.has_text else _why_unread(kind, is_damaged=False)
+                yield f"  {title:<9} {kind.files:>7,} x {megabytes(kind.bytes):>11}  {kind.name}{note}"
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
     text = f"{megabytes(look.text_bytes)} of text in {counted(look.documents, 'document')}"
     yield f"About {text}; languages: {languages or '?'}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import islice
@@ -22,7 +23,11 @@ USUAL = (
 )
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
 
-NO_TEXT = {"source", "url", "id"}
+NO_TEXT = {*("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash"), "date", "time"}
+"""Last words of names that are no such keys, as in `dialogue_id` and `pageUrl`."""
+
+_URL = re.compile(r"(?:https?|ftp|s3|gs|file)://\S+$")
+_LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
 
 LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 ROWS = 50  # that are looked at
@@ -36,10 +41,15 @@ def text_key(file_range: FileRange) -> str:
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
-    most = [name for name, _ in lengths.most_common() if name.lower() not in NO_TEXT]
+    most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT]
     if file_range.format == "json" and len(rows) == 1:  # such as package.json, with its description
         usual, most = [name for name in usual if name != "description"], []
     return (usual or most or ["text"])[0]
+
+
+def _last_word(name: str) -> str:
+    found = _LAST_WORD.search(name)
+    return found[0].lower() if found else ""
 
 
 def _as_text(name: str, value: Any) -> Any:
@@ -50,8 +60,15 @@ def _as_text(name: str, value: Any) -> Any:
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:
     lengths: Counter[str] = Counter()
     for row in rows:
-        lengths.update({name: len(value) for name, value in row.items() if isinstance(value, kind) and name})
+        texts = {name: value for name, value in row.items() if isinstance(value, kind) and name}
+        lengths.update({name: len(value) for name, value in texts.items() if not _is_number_or_url(value)})
     return lengths
+
+
+def _is_number_or_url(value: str | bytes) -> bool:
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    return _URL.match(value) is not None or not any(map(str.isalpha, value))
 
 
 def head_lines(file_range: FileRange) -> list[str]:

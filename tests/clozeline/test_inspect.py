@@ -343,3 +343,19 @@ def test_tables_for_tasks_hold_no_text(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"tokens": ["Anna", "sings"], "tags": ["PER", "O"]}\n')
     with pytest.raises(DataError, match=r"1 x jsonl without text: no text under its key .* `clozeline finetune`"):
         list(inspect_all([str(tmp_path)], 1))
+
+
+def test_records_whose_text_is_within_others_are_said_to_have_none(tmp_path: Path) -> None:
+    talks = [{"talk_id": f"t_{number}", "turns": [{"words": "It rained all day."}]} for number in range(9)]
+    (tmp_path / "talks.json").write_text(json.dumps(talks))
+    (tmp_path / "a.txt").write_text("The river is long.\n")
+    told = "\n".join(inspect_all([str(tmp_path)], 1))
+    assert "json without text: no text under its key" in told and "jq -c '.data[]'" in told
+    assert "--text_key" not in told.partition("next  ")[2] and "of text in 1 document" in told
+
+
+@pytest.mark.parametrize("name", ["id", "talk_id", "pageUrl", "URL", "link"])
+def test_ids_and_addresses_are_not_taken_for_the_text(name: str, tmp_path: Path) -> None:
+    rows = "".join(json.dumps({name: f"{number:036}x", "answer": "It rained."}) + "\n" for number in range(9))
+    (tmp_path / "a.jsonl").write_text(rows)
+    assert "--text_key answer" in "\n".join(inspect_all([str(tmp_path)], 1))
