@@ -6,7 +6,7 @@ Imports nothing else of the pipeline, because a process does this first.
 from __future__ import annotations
 
 import gc
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 WORKER_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # each worker encodes on its own core
@@ -22,8 +22,20 @@ WORKER_ENVIRONMENT = {
 def set_in_environment(environment: MutableMapping[str, str]) -> bool:
     """Set the variables that are not set, and return whether there were any."""
     missing = {name: value for name, value in WORKER_ENVIRONMENT.items() if name not in environment}
+    no_proxy = _without_proxy(environment)
+    if no_proxy != environment.get("no_grpc_proxy"):
+        missing["no_grpc_proxy"] = no_proxy
     environment.update(missing)
     return bool(missing)
+
+
+def _without_proxy(environment: Mapping[str, str]) -> str:
+    """Return the hosts that gRPC shall reach without a proxy, comma-separated, with those of this machine.
+
+    Beam's processes reach each other through it. It asks the proxy of `http_proxy` for localhost, too, and waits.
+    """
+    hosts = environment.get("no_grpc_proxy", environment.get("no_proxy", "")).split(",")
+    return ",".join(dict.fromkeys([*filter(None, hosts), "localhost", "127.0.0.1"]))
 
 
 def look_for_cycles_seldom() -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from pipeline.beam.internals import WORKER_THREADS
 from pipeline.beam.local import WorkerLostError, supervised
 from pipeline.commit.failures import carried
+from pipeline.environment import set_in_environment
 from schemas.errors import StorageError
 
 
@@ -56,3 +61,24 @@ def test_other_errors_stay_as_they_are() -> None:
     with pytest.raises(RuntimeError, match="a fault of the program"), supervised():
         raise RuntimeError("a fault of the program")
     assert threading.excepthook is hook
+
+
+def test_workers_are_reached_without_the_proxy_of_a_company(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The river is long.\n\nIt rains.\n")
+    flags = ("--input", tmp_path / "a.txt", "--output", tmp_path / "text", "--direct_num_workers", "2")
+    proxy = "http://127.0.0.1:9"  # nothing listens
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "shard", *flags],
+        env=os.environ | {"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy, "no_proxy": "intranet"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
+
+
+def test_hosts_that_a_user_reaches_without_a_proxy_stay() -> None:
+    environment = {"no_proxy": "intranet"}
+    assert set_in_environment(environment)
+    assert environment["no_grpc_proxy"] == "intranet,localhost,127.0.0.1" and environment["no_proxy"] == "intranet"
+    assert not set_in_environment(environment)
