@@ -13,6 +13,7 @@ This module imports only the standard library, because it must work when nothing
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -23,6 +24,9 @@ from typing import Any, NoReturn
 
 USAGE_ERROR = 2
 """Exit code of schemas.errors.UsageError, which cannot be imported where `schemas` is another project's module."""
+
+ERROR = 1
+"""That of schemas.errors.ClozelineError."""
 
 INTERRUPTED = 130
 """That of schemas.errors.INTERRUPTED."""
@@ -82,6 +86,11 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
     program: imports what it needs when it is called, so that a failed import is caught here.
     extra: the extra that the program needs.
     """
+    _open_closed_streams()
+    if _working_directory() is None:
+        return _refuse("the working directory was deleted. Leave it.")
+    if sys.flags.optimize > 1:
+        return _refuse("Python removes docstrings (PYTHONOPTIMIZE, or -OO), without which Beam does not start.")
     previous = signal.getsignal(signal.SIGINT)
     if previous is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_sigint)
@@ -89,7 +98,7 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
         clash = find_clash()
         if clash is not None:
             return _refuse(clash)
-        if not _is_working_directory(ROOT):
+        if _working_directory() != ROOT:
             os.environ["PYTHONSAFEPATH"] = "1"
         return _run(program)
     except ModuleNotFoundError as error:
@@ -105,11 +114,20 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
             signal.signal(signal.SIGINT, previous)
 
 
-def _is_working_directory(folder: Path) -> bool:
+def _open_closed_streams() -> None:
+    """Open the null device for streams that the shell has closed (`2>&-`), so that no other file gets their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            os.set_inheritable(opened, True)
+            setattr(sys, name, os.fdopen(opened, "w" if number else "r", encoding="utf-8"))
+
+
+def _working_directory() -> Path | None:
     try:
-        return Path.cwd() == folder
-    except FileNotFoundError:  # it has been deleted
-        return False
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _exit_on_sigint(number: int, frame: object) -> NoReturn:
@@ -121,7 +139,7 @@ def _exit_on_sigint(number: int, frame: object) -> NoReturn:
 def _run(program: Callable[[], int]) -> int:
     """Run a program whose modules have been found. Imported here, because `schemas` may be another project's module."""
     from schemas.errors import StorageError
-    from schemas.terminal import checked_stdout
+    from schemas.terminal import checked_stdout, tell_error
 
     code = 0
     try:
@@ -129,9 +147,29 @@ def _run(program: Callable[[], int]) -> int:
             code = program()
     except StorageError as error:
         if code == 0:
-            print(f"clozeline: {error}", file=sys.stderr)
+            tell_error(str(error))
             code = error.exit_code
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:
+        message = _refused_by_limit(error)
+        if message is None:
+            raise
+        tell_error(message)
+        code = ERROR
     return code
+
+
+def _refused_by_limit(error: Exception) -> str | None:
+    """Return a message if the system refuses memory, threads, processes or open files, which is no fault of ours."""
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or "failed to map segment" in str(error):
+        refused = "memory (ulimit -v, or a limit of the container)"
+    elif "can't start new thread" in str(error) or number == errno.EAGAIN:
+        refused = "threads and processes (ulimit -u, or a limit of the container)"
+    elif number in (errno.EMFILE, errno.ENFILE):
+        refused = "open files (ulimit -n)"
+    else:
+        return None
+    return f"the system gives no more {refused}. Raise the limit, or take fewer workers or ranks."
 
 
 def end(code: int) -> None:

@@ -116,8 +116,8 @@ def kind_of(folder: Folder) -> str:
 
 
 def what_is(path: str) -> str:
-    """Return what a folder is; empty for a file, and if it is none of ours and no model."""
-    return "" if is_file(path) else kind_of(Folder(path))
+    """Return what a folder is; empty for a file or a link to nothing, and if it is none of ours and no model."""
+    return "" if is_file(path) or not storage.exists(path) else kind_of(Folder(path))
 
 
 def is_file(path: str) -> bool:

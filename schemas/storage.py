@@ -392,9 +392,12 @@ def _local_sizes(path: str, prefix: str) -> dict[str, int]:
     found = {}
     with os.scandir(path) as entries:
         for entry in entries:
-            with contextlib.suppress(FileNotFoundError):  # deleted during the listing
+            try:
                 if entry.name.startswith(prefix) and entry.is_file():
                     found[entry.name] = entry.stat().st_size
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ELOOP):  # deleted during the listing; a link to itself
+                    raise
     return found
 
 

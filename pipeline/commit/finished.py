@@ -60,9 +60,9 @@ class Wanted:
 def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -> Manifest | None:
     """Return the manifest of the output folder if this exact command has finished it; None if there is work to do.
 
-    Raises UsageError if the folder has another finished result, which must not be replaced, and DataError if its
-    manifest cannot be read and `overwrite` is off. If this job's result is in place, removes what is left of its
-    staging, except in a dry run.
+    Raises UsageError if the folder has another finished result, which must not be replaced, DataError if its manifest
+    cannot be read and `overwrite` is off, and StorageError if it has to be written and cannot. If this job's result is
+    in place, removes what is left of its staging, except in a dry run.
     """
     output = staging.output
     if not is_finished(wanted, staging, dry_run):
@@ -76,10 +76,10 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
 def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool:
     """Return whether this exact command has finished the output folder. Raises as `finished_manifest` does."""
     output = staging.output
-    if not storage.exists(storage.join(output, manifests.NAME)):
-        return False
-    root = _replaceable_root(wanted, output)
+    has_result = storage.exists(storage.join(output, manifests.NAME))
+    root = _replaceable_root(wanted, output) if has_result else None
     if root is None or wanted.overwrite:
+        storage.check_writable_folder(output)
         return False
 
     difference = next(_differences(wanted, root, output), "")

@@ -45,7 +45,9 @@ def test_each_rank_gets_threads_for_its_idle_cores(busy: float, usable: int, ran
     assert threads_beside(busy, usable, ranks) == threads
 
 
-@pytest.mark.parametrize(("value", "is_free"), [(None, True), ("", True), ("4", False)])
+@pytest.mark.parametrize(
+    ("value", "is_free"), [(None, True), ("", True), ("4", False), ("4,2", False), ("0", True), ("all", True)]
+)
 def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch, value: str | None, is_free: bool) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     if value is not None:

@@ -1,0 +1,85 @@
+"""Commands in a deleted folder, without streams, with small limits: one line says what is wrong, or they work."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def clozeline(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "clozeline", *map(str, words)]
+    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
+        command, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 120} | options)
+    )
+    assert "Traceback" not in (done.stderr or ""), done.stderr
+    return done
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    (tmp_path / "a.txt").write_text("The river is long.\n\nIt rains.\n")
+    return tmp_path / "a.txt"
+
+
+def test_a_deleted_working_directory(corpus: Path, tmp_path: Path) -> None:
+    script = f'mkdir "{tmp_path}/gone"; cd "{tmp_path}/gone"; rmdir "{tmp_path}/gone"; exec "$@"'
+    words = [sys.executable, "-m", "clozeline", "shard", "--input", corpus, "--output", tmp_path / "text"]
+    done = subprocess.run(
+        ["sh", "-c", script, "sh", *map(str, words)],
+        env=os.environ | {"PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (2, "clozeline: the working directory was deleted. Leave it.\n")
+
+
+@pytest.mark.parametrize("streams", [(2,), (0, 1, 2)])
+def test_closed_streams(streams: tuple[int, ...], corpus: Path, tmp_path: Path) -> None:
+    """Workers inherit what stands in for them."""
+
+    def close() -> None:
+        for number in streams:
+            os.close(number)
+
+    flags = ("--input", corpus, "--output", tmp_path / "text", "--direct_num_workers", 2)
+    done = clozeline("shard", *flags, stderr=None, preexec_fn=close)
+    assert done.returncode == 0 and (tmp_path / "text" / "manifest.json").exists()
+    assert "2 documents" in done.stdout or 1 in streams
+
+
+def test_a_limit_of_memory_is_named(corpus: Path, tmp_path: Path) -> None:
+    limit = 400 << 20
+    flags = ("--input", corpus, "--output", tmp_path / "text")
+    done = clozeline("shard", *flags, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert done.returncode == 1 and "no more memory (ulimit -v" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_python_without_docstrings(corpus: Path) -> None:
+    done = clozeline("inspect", corpus, env=os.environ | {"PYTHONOPTIMIZE": "2"})
+    assert done.returncode == 2 and "PYTHONOPTIMIZE" in done.stderr
+
+
+def test_a_link_to_itself_is_named(corpus: Path) -> None:
+    (corpus.parent / "loop").symlink_to("loop")
+    done = clozeline("inspect", corpus.parent)
+    assert done.returncode == 3 and f"{corpus.parent}/loop, a link to nothing or itself" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_a_finished_folder_that_cannot_be_written_is_finished(corpus: Path, tmp_path: Path) -> None:
+    flags = ("shard", "--input", corpus, "--output", tmp_path / "text")
+    assert clozeline(*flags).returncode == 0
+    words = [sys.executable, "-m", "clozeline", *map(str, flags)]
+    mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, tmp_path / "text", *words], capture_output=True, text=True, timeout=120
+    )
+    if "mount" in done.stderr:
+        pytest.skip("mounts are not allowed here")
+    assert done.returncode == 0 and "already finished by this command" in done.stdout + done.stderr, done.stderr
