@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -91,6 +92,12 @@ class Training:
         """As `run`, without a launcher and with faults: for runs whose start is not what is tried."""
         return run_ranks(ranks, self.flags(out, **changes), faults)
 
+    def trained(self, ranks: int, out: Path, faults: str = "", **changes: object) -> Done:
+        """As `warm`, for runs that must succeed."""
+        done = self.warm(ranks, out, faults, **changes)
+        assert done.returncode == 0, done.stderr
+        return done
+
     def start(self, launcher: str, out: Path, **changes: object) -> Command:
         """Started in a new process group."""
         return self.start_words(self.command(launcher, out, **changes))
@@ -112,7 +119,7 @@ class Training:
     @staticmethod
     def losses(out: Path) -> dict[int, tuple]:
         """What must be equal in two runs that are the same: everything in the metrics but times."""
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        lines = logged(out)
         places = [(line["step"], is_evaluation(line)) for line in lines]
         assert places == sorted(set(places)), "the line of an evaluation follows that of its step"
         found: dict[int, tuple] = {}
@@ -127,6 +134,11 @@ class Training:
         path = out / f"checkpoints/step-{step:08d}"
         kinds = (WEIGHTS, *MOMENTS)
         return {f"{kind}/{name}": tensor.tolist() for kind in kinds for name, tensor in saved(path, kind).items()}
+
+
+def logged(run: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
 
 
 def saved(checkpoint: Path, kind: str = WEIGHTS) -> dict[str, Tensor]:
@@ -144,6 +156,5 @@ def training(run: Callable[..., Done], pairs: Path) -> Training:
 def straight(training: Training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An unbroken run of 12 steps on two ranks."""
     out = tmp_path_factory.mktemp("straight") / "run"
-    done = training.warm(2, out)
-    assert done.returncode == 0, done.stderr
+    training.trained(2, out)
     return out
