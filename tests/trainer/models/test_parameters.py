@@ -17,6 +17,17 @@ from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.starting_weights import empty_model
 
 PUBLISHED = {
+    "bert_base": (109_482_240, 110_106_428),
+    "bert_large": (335_141_888, 336_226_108),
+    "roberta_base": (124_055_040, 124_697_433),
+    "roberta_large": (354_310_144, 355_412_057),
+    "albert_base": (11_683_584, 11_813_810),
+    "albert_large": (17_683_968, 17_847_474),
+    "albert_xlarge": (58_724_864, 59_021_490),
+    "albert_xxlarge": (222_595_584, 223_158_450),
+    "megatron_345m": (335_213_568, 336_297_858),
+    "megatron_1.3b": (1_276_504_064, 1_280_739_202),
+    "megatron_3.9b": (3_862_663_680, 3_869_260_674),
     "modernbert_base": (149_014_272, 149_655_232),
     "modernbert_large": (394_781_696, 395_881_664),
     "modernbert_zh": (376_759_296, 377_841_664),
@@ -37,7 +48,7 @@ PUBLISHED = {
     "xlnet_base": (116_718_336, 116_750_336),
     "xlnet_large": (360_268_800, 360_300_800),
 }
-"""The encoder that is used afterwards, and all that is trained. Older families are in test_encoder.py."""
+"""The encoder that is used afterwards, and all that is trained."""
 
 
 def model_section(name: str, *changes: str) -> ModelSection:
