@@ -8,14 +8,11 @@ from typing import get_args
 
 import pytest
 import torch
-import transformers
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig
 
 from schemas.errors import DataError, UsageError
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
-from tests.small_models import FAMILIES, random_model, section
+from tests.small_models import random_model
 from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
 from trainer.config.schema import EngineSection, Recipe
@@ -24,7 +21,6 @@ from trainer.description import description_lines
 from trainer.export.verify import one_row_batch
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
-from trainer.models.hf_config import AUTO_CLASSES, hf_config
 
 TINY = "tests/recipes/small_bert.toml"
 RECIPES = [name for name in recipe_names() if "H100" in recipe_comment(name, "Hardware")]
@@ -48,25 +44,6 @@ def test_bert_large_s_figures_are_the_published_ones() -> None:
     shape = encoder_shape(load_recipe("trainer/recipes/bert_large.toml", []).model, 30_522)
     assert flops_per_token(shape, 128, 0.15) * 128 == pytest.approx(240.5e9, rel=1e-3)
     assert flops_per_token(shape, 512, 0.15) * 512 == pytest.approx(1020e9, rel=1e-3)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_operations_are_those_that_torch_counts(vocab: Path, family: str) -> None:
-    """In transformers' model, which computes the head at all tokens; pooler and pair head are left out."""
-    vocabulary = read_vocabulary(str(vocab))
-    # transformers masks what is outside of a window, and computes it all the same.
-    changes = ["window=0"] if family == "modernbert" else []
-    model = random_model(section(family, *changes), vocabulary)
-    settings = hf_config(model.shape, vocabulary)
-    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    auto_class = getattr(transformers, AUTO_CLASSES[family])
-    theirs = auto_class.from_config(config, attn_implementation="eager")
-    ids = torch.randint(5, vocabulary.size, (2, 64))
-    label = "sentence_order_label" if family == "albert" else "next_sentence_label"
-    names = [label] if model.shape.pair_head else []
-    with FlopCounterMode(display=False) as counter:
-        theirs(input_ids=ids, labels=ids, **dict.fromkeys(names, torch.ones(2, dtype=torch.long))).loss.backward()
-    assert flops_per_token(model.shape, 64, 1.0) * ids.numel() == pytest.approx(counter.get_total_flops(), rel=0.01)
 
 
 def test_what_layers_keep_is_about_what_was_told(vocab: Path) -> None:

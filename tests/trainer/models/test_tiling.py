@@ -17,7 +17,7 @@ from schemas.errors import DataError, UsageError
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import FAMILIES, SMALL_VOCABULARY, random_model, section, vocabulary_of, write_hf
 from tests.trainer.conftest import saved
-from tests.trainer.models.plain_tiles import expected_tile, walk
+from tests.trainer.models.plain_tiles import expected_tile
 from tests.trainer.models.test_attention import batch_of
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
@@ -26,7 +26,7 @@ from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import build_model
-from trainer.models.tiling import shares, source_name, tile_model, tile_places
+from trainer.models.tiling import source_name, tile_model, tile_places
 
 GROWN = ["hidden_size=80", "num_attention_heads=5", "intermediate_size=131", "num_hidden_layers=10"]
 GROWN_BY_FAMILY = {
@@ -144,11 +144,6 @@ def test_layers_are_spread_over_the_depth() -> None:
             assert sources[0] == 0 and (layers > small or sources == list(range(small)))
 
 
-def test_places_repeat_from_the_middle() -> None:
-    assert tile_places(7, 3).tolist() == walk(7, 3) == [1, 2, 0, 1, 2, 0, 1]
-    assert tile_places(16, 12).tolist() == [10, 11, *range(12), 0, 1]
-
-
 def test_what_the_folder_lacks_stays_fresh(tmp_path: Path) -> None:
     """A bare encoder has no heads, and an ELECTRA without a generator still has the embeddings."""
     bert = write_parts(random_model(section("bert"), SMALL_VOCABULARY), tmp_path / "bert")
@@ -232,18 +227,6 @@ def test_embeddings_and_layers_may_grow_separately(tmp_path: Path) -> None:
         large = fresh(described)
         tile_model(large, described, str(folder), SMALL_VOCABULARY)
         assert_same_logits(large, small)
-
-
-def test_shares_of_a_place_sum_to_one() -> None:
-    assert shares(torch.tensor([1, 0, 1])).tolist() == pytest.approx([0.4, 1.0, 0.6])
-    for small in range(1, 6):
-        for size in range(small, 20):
-            places_P = tile_places(size, small)
-            sums = torch.zeros(small).index_add_(0, places_P, shares(places_P))
-            torch.testing.assert_close(sums, torch.ones(small))
-            for place in range(small):
-                of_place = shares(places_P)[places_P == place]
-                assert of_place.unique().numel() == of_place.numel() and float(of_place.min()) > 0
 
 
 def separation(before: Tensor, after: Tensor, places_P: Tensor) -> Tensor:
