@@ -9,7 +9,6 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import psutil
@@ -17,6 +16,7 @@ import pytest
 import transformers
 
 from tests import forked
+from tests.trainer.data.node_cache.shards import until
 from trainer.suite.tables import STATISTICS
 
 
@@ -39,13 +39,6 @@ def without_times(output: Path) -> tuple[str, dict[str, Any]]:
     return "\n".join(table), cleaned(json.loads((output / "results.json").read_text()))
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 200) -> None:
-    end = monotonic() + seconds
-    while not condition():
-        assert monotonic() < end, "waited too long"
-        sleep(0.05)
-
-
 @pytest.mark.timeout(900)
 def test_a_killed_suite_ends_with_the_same_table(
     masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path
@@ -61,15 +54,15 @@ def test_a_killed_suite_ends_with_the_same_table(
     broken = tmp_path / "broken"
     command = words(masked_lm(0), suite_file, broken, *states)
     process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: list(broken.glob("folders/first/tags/seed-*/checkpoint-*")))
+    until(lambda: list(broken.glob("folders/first/tags/seed-*/checkpoint-*")), 200)
     jobs = psutil.Process(process.pid).children()
     assert jobs
     process.kill()
     process.communicate()
-    wait_for(lambda: not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs), 20)
+    until(lambda: not any(job.is_running() and job.status() != psutil.STATUS_ZOMBIE for job in jobs), 20)
 
     process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: list(broken.glob("folders/first/verbs/seed-*/checkpoint-*")))
+    until(lambda: list(broken.glob("folders/first/verbs/seed-*/checkpoint-*")), 200)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 75, output
@@ -120,7 +113,7 @@ def test_failing_jobs_end_no_other(masked_lm: Callable[[int], Path], suite_file:
 def test_ctrl_c_ends_everything(masked_lm: Callable[[int], Path], suite_file: Path, tmp_path: Path) -> None:
     command = words(masked_lm(0), suite_file, tmp_path / "out")
     process = forked.Command(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    wait_for(lambda: len(psutil.Process(process.pid).children()) == 2)
+    until(lambda: len(psutil.Process(process.pid).children()) == 2, 200)
     jobs = psutil.Process(process.pid).children()
     os.killpg(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=120)
