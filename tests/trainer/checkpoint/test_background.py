@@ -26,7 +26,6 @@ from trainer.checkpoint.format import fault_of_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
 from trainer.checkpoint.snapshot import copied_bytes, fits, snapshot_of
 from trainer.checkpoint.state import TrainingState
-from trainer.checkpoint.write import write_snapshot
 
 ONE = NodeFolders([0])
 STATE = TrainingState(step=3, tokens=7, seconds=0.5, identity={"seed": 1})
@@ -46,8 +45,7 @@ def saved_bytes(checkpoint: Path) -> dict[str, Any]:
 def foreground(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An unbroken run of two ranks that stands still at each save, and keeps every checkpoint."""
     out = tmp_path_factory.mktemp("foreground") / "run"
-    done = training.warm(2, out, checkpoint__background=False, checkpoint__every=2, checkpoint__keep=9)
-    assert done.returncode == 0, done.stderr
+    training.trained(2, out, checkpoint__background=False, checkpoint__every=2, checkpoint__keep=9)
     return out
 
 
@@ -56,8 +54,7 @@ def foreground(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_training_goes_on_while_a_checkpoint_is_written(training, foreground: Path, tmp_path: Path) -> None:
     """Step 4 is saved while steps 5 and 6 are taken, and holds the weights of step 4."""
-    done = training.warm(2, tmp_path, "hold:0:1:13", checkpoint__keep=9)
-    assert done.returncode == 0, done.stderr
+    training.trained(2, tmp_path, "hold:0:1:13", checkpoint__keep=9)
     assert layout.steps_saved(str(tmp_path)) == [4, 8, 12]
     for step in (4, 8, 12):
         assert saved_bytes(layout.checkpoint_path(str(tmp_path), step)) == saved_bytes(
@@ -69,8 +66,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(training, foreground: Pa
 def test_a_save_waits_for_the_one_before(training, foreground: Path, tmp_path: Path) -> None:
     """Every step is saved, and the first two while the step after them computes."""
     changes = {"checkpoint__every": 1, "checkpoint__keep": 12}
-    done = training.warm(2, tmp_path, "hold:1:1:3,hold:1:2:5", **changes)
-    assert done.returncode == 0, done.stderr
+    training.trained(2, tmp_path, "hold:1:1:3,hold:1:2:5", **changes)
     assert layout.steps_saved(str(tmp_path)) == list(range(1, 13))
     for step in (2, 4):
         assert saved_bytes(layout.checkpoint_path(str(tmp_path), step)) == saved_bytes(
@@ -86,8 +82,7 @@ def test_a_stop_waits_for_the_save_in_progress_and_saves(training, foreground: P
     assert steps[0] == 4 and steps[1] in (6, 7) and len(steps) == 2
     assert f"step {steps[1]} of 12 is saved" in done.stderr
 
-    done = training.warm(2, tmp_path)
-    assert done.returncode == 0, done.stderr
+    training.trained(2, tmp_path)
     assert training.losses(tmp_path) == training.losses(foreground)
     assert training.tensors(tmp_path, 12) == training.tensors(foreground, 12)
 
@@ -106,8 +101,7 @@ def test_a_kill_during_a_save_loses_that_save_alone(training, tmp_path: Path) ->
 
     straight = tmp_path / "straight"
     for where in (out, straight):
-        done = training.warm(1, where)
-        assert done.returncode == 0, done.stderr
+        training.trained(1, where)
     assert not list((out / "checkpoints").glob("*.partial"))
     assert training.losses(out) == training.losses(straight)
     assert training.tensors(out, 12) == training.tensors(straight, 12)
@@ -116,8 +110,7 @@ def test_a_kill_during_a_save_loses_that_save_alone(training, tmp_path: Path) ->
 def test_a_rollback_goes_back_to_the_checkpoint_that_was_being_written(training, tmp_path: Path) -> None:
     """Steps 5 and 6 are bad, and step 4 is written only once step 6 computes."""
     changes = {"anomaly__max_skips": 2, "anomaly__max_rollbacks": 1}
-    done = training.warm(2, tmp_path, "hold:0:1:11,nan:0:9:12", **changes)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(2, tmp_path, "hold:0:1:11,nan:0:9:12", **changes)
     assert "Going back to step 4; 2 steps of data are left out." in done.stdout
 
 
@@ -155,28 +148,6 @@ def train(engine: Any, number: int) -> None:
     losses = engine(small_batch(number))
     engine.backward(losses.mlm_sum + losses.pair_sum)
     engine.step()
-
-
-def test_a_copy_keeps_what_was_there(tmp_path: Path, engine: Any) -> None:
-    """Also in memory that an earlier copy has used."""
-    saves = BackgroundSaves(enabled=True)
-    write_snapshot(snapshot_of(engine, STATE), str(tmp_path / "first"), ONE)
-    first = saves.copy(snapshot_of(engine, STATE))
-    train(engine, 1)
-    assert first is not None
-    write_snapshot(first, str(tmp_path / "copied"), ONE)
-
-    write_snapshot(snapshot_of(engine, STATE), str(tmp_path / "second"), ONE)
-    memory = first.slices[0].weights.untyped_storage().data_ptr()
-    second = saves.copy(snapshot_of(engine, STATE))
-    train(engine, 2)
-    assert second is not None and second.slices[0].weights.untyped_storage().data_ptr() == memory
-    write_snapshot(second, str(tmp_path / "copied again"), ONE)
-
-    path = "checkpoints/step-00000003"
-    assert saved_bytes(tmp_path / "first" / path) == saved_bytes(tmp_path / "copied" / path)
-    assert saved_bytes(tmp_path / "second" / path) == saved_bytes(tmp_path / "copied again" / path)
-    assert saved_bytes(tmp_path / "first" / path) != saved_bytes(tmp_path / "second" / path)
 
 
 def test_without_memory_for_a_copy_saves_are_made_as_before(

@@ -21,7 +21,6 @@ from trainer.checkpoint.format import (
     read_evaluation,
 )
 from trainer.checkpoint.rank_files import RankFiles, write_rank_file
-from trainer.checkpoint.resume import _check_finite
 from trainer.distributed.zero import MOMENTS, ParameterSlice
 from trainer.export import cli as export_cli
 
@@ -94,21 +93,11 @@ def test_a_file_that_is_not_a_ranks_is_named(tmp_path: Path, name: str) -> None:
         RankFiles(tmp_path)
 
 
-@pytest.mark.parametrize("damage", [without_first, of_float16])
-def test_elements_that_are_missing_are_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    path = tmp_path / WEIGHTS_FILE
-    write_all(path)
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CheckpointError, match="do not hold all of weights a in float32"):
-        RankFiles(tmp_path).read("a", 0, 12)
-
-
 @pytest.fixture(scope="module")
 def half(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after step 4 of 8, with one checkpoint."""
     out = tmp_path_factory.mktemp("half") / "run"
-    done = training.warm(1, out, run__max_steps=8, run__stop_at=4)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, run__max_steps=8, run__stop_at=4)
     return out
 
 
@@ -200,14 +189,6 @@ def test_an_evaluation_of_another_form_counts_as_none(tmp_path: Path, name: str)
     assert best_step(str(tmp_path)) == 6 and fault_of_checkpoint(checkpoint) is None
 
 
-def test_without_any_manifest_the_folders_are_named(tmp_path: Path) -> None:
-    for step in (3, 6):
-        (saved(tmp_path, step) / "manifest.json").unlink()
-    with pytest.raises(CheckpointError, match=r"step-00000003 has no manifest\.json") as caught:
-        found_in(tmp_path)
-    assert "step-00000006 has no manifest.json" in str(caught.value)
-
-
 def test_a_newer_folder_without_a_manifest_is_passed_over_and_named(tmp_path: Path) -> None:
     for step in (3, 6, 9):
         saved(tmp_path, step)
@@ -216,9 +197,3 @@ def test_a_newer_folder_without_a_manifest_is_passed_over_and_named(tmp_path: Pa
     found = found_in(tmp_path)
     assert found is not None and found.path.name == "step-00000006"
     assert [fault.split("/")[-1] for fault in found.faults] == ["step-00000009 has no manifest.json"]
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")], ids=str)
-def test_values_that_are_not_finite_are_named(tmp_path: Path, value: float) -> None:
-    with pytest.raises(CheckpointError, match="holds bias that are not finite"):
-        _check_finite(tmp_path, "bias", torch.tensor([1.0, value]))

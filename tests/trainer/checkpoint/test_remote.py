@@ -1,6 +1,5 @@
 """Runs whose output is on s3://, against a real S3 server on loopback, with requests that fail on the way to it."""
 
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from schemas import storage
 from schemas.errors import CheckpointError, StorageError
 from tests.object_store import ObjectStore
 from tests.trainer.checkpoint.saved import WEIGHTS_FILE, saved
+from tests.trainer.data.node_cache.shards import until
 from tests.trainer.one_rank import group_of_one
 from trainer.checkpoint import format as layout
 from trainer.checkpoint import remote
@@ -91,8 +91,7 @@ def test_another_machine_resumes_and_the_run_equals_one_on_a_disk(training, stor
     """Two ranks; the store refuses a request now and then; what the first machine had is lost."""
     store.fail(503, "checkpoints", times=1, method="PUT")
     for machine, stop in (("one", {"run__stop_at": 6}), ("two", {})):
-        done = training.warm(2, Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
-        assert done.returncode == 0, done.stderr
+        done = training.trained(2, Path("-"), run__output=URL, run__local=tmp_path / machine, **stop)
     assert "Brought step 6 of s3://runs/a" in done.stdout and "s3://runs/a: step 12 of 12 is saved" in done.stdout
     assert steps_saved(URL) == [8, 12]
     assert b"step 6 of 12 is saved" in storage.read(f"{URL}/log.txt"), "the last line of the first start"
@@ -111,7 +110,7 @@ def test_all_ranks_wait_for_the_last_copy(training, store, bucket, tmp_path) -> 
     """A launcher whose first rank has ended kills the others, which would cut the copy off."""
     store.fail("hang", "step-00000002/rank-00000", method="PUT")
     process = training.start("torchrun", Path("-"), run__output=URL, run__local=tmp_path, run__stop_at=2)
-    wait_for(lambda: store.count("step-00000002/rank-00000", "PUT") > 0)
+    until(lambda: store.count("step-00000002/rank-00000", "PUT") > 0, 120)
     ranks = training.ranks(process)
     time.sleep(5)
     assert len(ranks) == 2 and all(rank.is_running() and rank.status() != "zombie" for rank in ranks)
@@ -119,13 +118,6 @@ def test_all_ranks_wait_for_the_last_copy(training, store, bucket, tmp_path) -> 
     told, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and "step 2 of 12 is saved" in told, told
     assert steps_saved(URL) == [2]
-
-
-def wait_for(condition, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, bucket, tmp_path) -> None:
@@ -231,16 +223,10 @@ def test_what_is_damaged_there_is_passed_over(bucket, group, tmp_path, capsys) -
     assert export_cli.main([URL, "--output", str(tmp_path / "hf")]) == 4
     error = capsys.readouterr().err
     assert "was cut" in error and "--step 1" in error
-    with bucket_object_removed(bucket, f"a/checkpoints/step-00000002/{WEIGHTS_FILE}"):
-        (fault,) = found_on(tmp_path / "fourth").faults
-        assert fault == f"s3://runs/a/checkpoints/step-00000002/{WEIGHTS_FILE} is missing."
-
-
-@contextlib.contextmanager
-def bucket_object_removed(bucket, key: str) -> Iterator[None]:
-    bucket.Object(key).delete()
+    bucket.Object(f"a/checkpoints/step-00000002/{WEIGHTS_FILE}").delete()
     fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield
+    (fault,) = found_on(tmp_path / "fourth").faults
+    assert fault == f"s3://runs/a/checkpoints/step-00000002/{WEIGHTS_FILE} is missing."
 
 
 def test_a_damaged_local_copy_is_brought_again(bucket, group, tmp_path, capsys) -> None:

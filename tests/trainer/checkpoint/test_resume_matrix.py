@@ -68,8 +68,7 @@ def runs(training, matrix: Matrix, tmp_path_factory) -> Path:
     def go(out: Path, layout: Layout, copy_of: Path | None = None, **more: object) -> None:
         if copy_of is not None:
             shutil.copytree(copy_of, out)
-        done = training.warm(layout.ranks, out, **changes(layout.stage, **more))
-        assert done.returncode == 0, done.stderr
+        done = training.trained(layout.ranks, out, **changes(layout.stage, **more))
         assert ("Resuming from" in done.stdout) == (copy_of is not None)
 
     for layout in matrix.layouts:
