@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Command
+from tests.trainer.conftest import logged
 from tests.trainer.ranks import environments
 
 PASSES = 4  # micro-batches of a step on one rank
@@ -27,20 +28,17 @@ def state(out: Path, step: int) -> dict:
 
 def test_a_bad_step_makes_no_update(training, tmp_path) -> None:
     faults = f"nan:0:{steps(6, 6)},spike:0:{steps(9, 9)}"
-    done = training.warm(1, tmp_path, faults, anomaly__window=5)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, tmp_path, faults, anomaly__window=5)
     assert "Step 6 made no update: the loss is not finite." in done.stdout
     assert "Step 9 made no update: the gradient norm " in done.stdout
     assert "the limit after 5 steps with a median of " in done.stdout
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines if line["loss"] is None] == [6]
+    assert [line["step"] for line in logged(tmp_path) if line["loss"] is None] == [6]
     assert state(tmp_path, 12)["updates"] == 10 and state(tmp_path, 12)["anomaly"]["skipped"] == 2
 
 
 def test_a_checkpoint_is_due_at_a_good_step_after_a_bad_one_and_not_at_a_bad_one(training, tmp_path) -> None:
     """Whether a step made its update is known only after the next one has begun; every 4th step is due."""
-    done = training.warm(1, tmp_path, f"nan:0:{steps(3, 3)},nan:0:{steps(8, 8)}", anomaly__window=5, checkpoint__keep=9)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, tmp_path, f"nan:0:{steps(3, 3)},nan:0:{steps(8, 8)}", anomaly__window=5, checkpoint__keep=9)
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-00000004", "step-00000012"]
     assert state(tmp_path, 4)["updates"] == 3
 
@@ -59,8 +57,7 @@ def test_a_checkpoint_before_a_stop_has_no_evaluation_of_an_older_step(training,
 def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(training, tmp_path) -> None:
     """Steps 6 to 8 are bad: from the checkpoint of step 4 on the data of 5 to 8 are left out, resumed or not."""
     out = tmp_path / "run"
-    done = training.warm(1, out, f"nan:0:{steps(6, 8)}", anomaly__max_skips=3, checkpoint__keep=9)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, f"nan:0:{steps(6, 8)}", anomaly__max_skips=3, checkpoint__keep=9)
     assert "3 steps in a row up to step 8 made no update. Going back to step 4; 4 steps of data are left" in done.stdout
     assert state(out, 4)["skipped_batches"] == 0 and state(out, 8)["skipped_batches"] == 4
     found = training.losses(out)
@@ -69,7 +66,7 @@ def test_many_in_a_row_send_the_run_back_and_other_data_is_taken(training, tmp_p
         path = out / "checkpoints" / name
         path.rename(tmp_path / path.name)
     (tmp_path / "manifest.json").rename(out / "checkpoints/step-00000008/manifest.json")
-    assert training.warm(1, out, anomaly__max_skips=3).returncode == 0
+    training.trained(1, out, anomaly__max_skips=3)
     assert training.losses(out) == found
 
 
@@ -125,7 +122,7 @@ def test_a_folder_in_use_is_refused(training, tmp_path) -> None:
         done = training.warm(1, tmp_path)
         assert done.returncode == 2 and "Traceback" not in done.stderr
         assert f"{tmp_path} is in use by a live run (process 1 on somewhere)" in done.stderr
-    assert training.warm(1, tmp_path, run__stop_at=1).returncode == 0, "a lock left behind holds nobody up"
+    training.trained(1, tmp_path, run__stop_at=1)
 
 
 def test_a_file_system_without_room(training, tmp_path) -> None:
