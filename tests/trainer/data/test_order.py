@@ -13,21 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError
-from schemas.ragged import offsets_of
-from schemas.randomness import key, numbers, permutation
+from schemas.randomness import key, permutation
 from trainer.data import order as order_module
 from trainer.data.order import (
     Order,
-    RowRange,
     Source,
-    SourceRows,
     apportion,
     build_sources,
     integer_weights,
-    order_of,
     rows_between,
 )
-from trainer.data.rows import Block, PairRows, ShardRows
 
 
 def rows_of_step(sources: list[Source], step: int, size: int) -> list[tuple[int, int]]:
@@ -47,17 +42,6 @@ def rows_at(order: Order, start: int, count: int, rows: list[int]) -> np.ndarray
 SHARDS = st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any)
 
 
-@given(rows=SHARDS, seed=st.integers(0, 9))
-@settings(max_examples=100)
-def test_an_epoch_holds_every_row_once(rows: list[int], seed: int) -> None:
-    order = Order(rows, "f", seed)
-    for epoch in (0, 1):
-        places = rows_at(order, epoch * order.epoch_size, order.epoch_size, rows)
-        assert (places[:, 0] == epoch).all()
-        expected = [(shard, row) for shard, n in enumerate(rows) for row in range(n)]
-        assert sorted(map(tuple, places[:, 1:].tolist())) == expected
-
-
 def test_seed_data_and_epoch_change_the_order() -> None:
     def first(seed: int, fingerprint: str, epoch: int) -> list:
         rows = [50, 60, 70]
@@ -65,17 +49,6 @@ def test_seed_data_and_epoch_change_the_order() -> None:
 
     orders = [first(0, "f", 0), first(1, "f", 0), first(0, "g", 0), first(0, "f", 1)]
     assert len({str(order) for order in orders}) == 4
-
-
-def test_the_order_is_what_it_was() -> None:
-    """A resumed run depends on it: a change here is a change of major version."""
-    assert rows_at(Order([3, 2, 4], "fingerprint", 7), 0, 12, [3, 2, 4]).tolist() == GOLDEN
-
-
-def test_a_reader_needs_one_block_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(order_module, "BLOCK_SHARDS", 2)
-    shards = rows_at(Order([10] * 8, "f", 0), 0, 80, [10] * 8)[:, 1]
-    assert all(len(set(shards[i : i + 20].tolist())) == 2 for i in range(0, 80, 20))
 
 
 @given(rows=SHARDS, size=st.integers(1, 200), seed=st.integers(0, 5))
@@ -189,22 +162,6 @@ def test_the_order_of_shards_is_computed_once_an_epoch(monkeypatch: pytest.Monke
     assert shuffled.count(50) == 3  # two epochs, and the first block of the next
 
 
-GOLDEN = [
-    [0, 0, 2],
-    [0, 1, 0],
-    [0, 2, 1],
-    [0, 2, 3],
-    [0, 2, 0],
-    [0, 1, 1],
-    [0, 0, 0],
-    [0, 2, 2],
-    [0, 0, 1],
-    [1, 2, 0],
-    [1, 0, 1],
-    [1, 2, 1],
-]
-
-
 # Mixtures
 
 
@@ -306,57 +263,16 @@ def test_a_power_of_the_sizes_raises_the_share_of_small_folders(by_tokens: bool)
 # The rows of a mixture
 
 
-class Folder:
-    """A folder of pairs of three shards; row i of shard s has 3 + (s + i) % 4 tokens."""
-
-    def __init__(self, name: str = "a", vocabulary: str = "one", rows: tuple[int, ...] = (4, 2, 5)):
-        self.folder = name
-        self.vocabulary = SimpleNamespace(fingerprint=vocabulary, size=100 + len(vocabulary))
-        self.counts = rows
-        shards = [
-            SimpleNamespace(rows=count, tokens=int(self._lengths(i).sum()), fingerprint=f"{name}{i}")
-            for i, count in enumerate(rows)
-        ]
-        totals = {"rows": sum(rows), "tokens": sum(shard.tokens for shard in shards)}
-        self.manifest = SimpleNamespace(shards=shards, totals=totals, fingerprint=name)
-        self.asked: list[tuple[int, ...]] = []
-        self.blocks_ahead = 2
-
-    def _lengths(self, shard: int) -> np.ndarray:
-        return 3 + (shard + np.arange(self.counts[shard])) % 4
-
-    def read_ahead(self, blocks: list[tuple[int, ...]]) -> None:
-        self.asked += blocks
-
-    def block(self, shards: tuple[int, ...]) -> Block:
-        nothing: Any = None
-        lengths = [self._lengths(shard) for shard in shards]
-        return Block([ShardRows(PairRows(nothing, nothing, offsets_of(n), nothing, nothing)) for n in lengths])
-
-
-def folder(*arguments: Any, **named: Any) -> Any:
-    return Folder(*arguments, **named)
-
-
-def test_a_part_has_the_lengths_and_keys_of_its_rows() -> None:
-    held = folder("a")
-    order = Order([4, 2, 5], "a", 9)
-    row_range = RowRange(3, 0, (2, 0), np.array([7, 0, 5, 8]))
-    order.blocks_after = lambda one, count: [("after", one, count)]  # type: ignore[assignment]
-
-    part = SourceRows.of(Source(held, order, 1), row_range, 11)
-
-    assert (part.folder, part.row_range) == (held, row_range)
-    shard_B, row_B = part.block.identities(np.arange(9))
-    assert (shard_B.tolist(), row_B.tolist()) == ([0] * 5 + [1] * 4, [0, 1, 2, 3, 4, 0, 1, 2, 3])
-    assert held.asked == [("after", row_range, 2)]
-    assert part.shard_keys.dtype == np.uint64
-    assert part.shard_keys.tolist() == [key(11, "mask", 3, "a2"), key(11, "mask", 3, "a0")]
-    identities = [(0, 2), (2, 0), (0, 0), (0, 3)]
-    assert part.lengths().tolist() == [3 + (shard + row) % 4 for shard, row in identities]
-    expected = [numbers(np.uint64(key(11, "mask", 3, f"a{shard}")), row).item() for shard, row in identities]
-    assert part.keys(row_range.rows_N).tolist() == expected
-    assert part.keys(np.array([8, 2])).tolist() == [expected[3], numbers(part.shard_keys[0], 2).item()]
+def folder(name: str = "a", vocabulary: str = "one", rows: tuple[int, ...] = (4, 2, 5)) -> Any:
+    """A folder of pairs of several shards; row i of shard s has 3 + (s + i) % 4 tokens."""
+    shards = []
+    for place, count in enumerate(rows):
+        tokens = int((3 + (place + np.arange(count)) % 4).sum())
+        shards.append(SimpleNamespace(rows=count, tokens=tokens, fingerprint=f"{name}{place}"))
+    totals = {"rows": sum(rows), "tokens": sum(shard.tokens for shard in shards)}
+    manifest = SimpleNamespace(shards=shards, totals=totals, fingerprint=name)
+    of_folder = SimpleNamespace(fingerprint=vocabulary, size=100 + len(vocabulary))
+    return SimpleNamespace(folder=name, vocabulary=of_folder, manifest=manifest)
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
@@ -372,26 +288,6 @@ def test_sources_are_weighted_by_their_size_unless_asked(by_tokens: bool) -> Non
     assert [source.weight for source in build_sources([first, second], [0.25, 1], 5, by_tokens)] == [1, 4]
     with pytest.raises(ValueError):
         build_sources([first, second], [1.0], 5, by_tokens)
-
-
-@pytest.mark.parametrize("by_tokens", [False, True])
-def test_an_order_is_of_the_folder_and_the_seed(by_tokens: bool) -> None:
-    held = folder("a")
-    order = order_of(held, 5, by_tokens)
-    tokens = [shard.tokens for shard in held.manifest.shards]
-    lengths_N = held.block((0, 1, 2)).lengths_N
-    expected = (
-        Order([4, 2, 5], "a", 5, tokens, lambda shards: held.block(shards).lengths_N)
-        if by_tokens
-        else Order([4, 2, 5], "a", 5)
-    )
-    assert order.epoch_size == (lengths_N.sum() if by_tokens else 11)
-
-    def rows(one: Order) -> list[tuple[int, tuple[int, ...], list[int]]]:
-        return [(s.epoch, s.shards, s.rows_N.tolist()) for s in one.row_ranges(3, 2 * one.epoch_size - 1)]
-
-    assert rows(order) == rows(expected)
-    assert rows(order) != rows(order_of(held, 6, by_tokens))
 
 
 def test_folders_that_do_not_fit_are_named() -> None:
