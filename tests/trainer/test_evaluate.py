@@ -17,7 +17,7 @@ from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Masking, RowsToMask, draw_masks
 from schemas.randomness import key, numbers
-from tests.trainer.conftest import TIMED, saved
+from tests.trainer.conftest import TIMED, logged, saved
 from tests.trainer.distributed.step_waits import copied_values
 from tests.trainer.distributed.waits import counted_waits
 from tests.trainer.one_rank import filled_engine, group_of_one
@@ -122,17 +122,11 @@ def test_the_host_reads_nothing_before_the_end_of_an_evaluation(pairs, held_out,
     ],
     ids=["trained on", "missing", "vocabulary", "few", "every"],
 )
-def test_held_out_pairs_that_do_not_fit_are_refused(
-    run, text, byte_vocab, pairs, held_out, changes, code, told
-) -> None:
-    other = text.parent / "byte_pairs"
-    if "{other}" in changes[0] and not other.exists():
-        flags = ("--text", text, "--vocab", byte_vocab, "--output", other, "--objective", "nsp", "--max_length", 32)
-        run("python", "-m", "pipeline", "pairs", *flags)
+def test_held_out_pairs_that_do_not_fit_are_refused(pairs, held_out, byte_rows, changes, code, told) -> None:
     with pytest.raises(ClozelineError, match=told) as caught:
         changes = [f"evaluation.pairs={held_out}", "evaluation.every=450", *changes]
         recipe = load_recipe(
-            TINY, [f"data.pairs={pairs}", *(change.format(pairs=pairs, other=other) for change in changes)]
+            TINY, [f"data.pairs={pairs}", *(change.format(pairs=pairs, other=byte_rows) for change in changes)]
         )
         micro_batches = recipe.batch.size // (recipe.batch.micro_batch or 1)
         open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, micro_batches, recipe.batch.size))
@@ -145,10 +139,6 @@ def test_held_out_pairs_of_the_same_text_cause_a_warning(pairs, held_out, capsys
     open_evaluation(recipe, open_folders(recipe), RankShare(0, 1, 2, recipe.batch.size))
     told = capsys.readouterr().out
     assert f"evaluation.pairs {held_out} and data.pairs {pairs} were made from the same text" in told
-
-
-def metrics(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 def trained(lines: list[dict]) -> list[dict]:
@@ -202,14 +192,13 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
         "evaluation__all_kinds": "true",
     }
     for name, changes in (("plain", {}), ("held", held | {"run__stop_at": 6}), ("held", held)):
-        done = training.warm(2, tmp_path / name, **base, **changes)
-        assert done.returncode == 0, done.stderr
+        done = training.trained(2, tmp_path / name, **base, **changes)
     assert "Resuming from" in done.stdout and "held out: mlm" in done.stdout
-    held_lines = metrics(tmp_path / "held")
+    held_lines = logged(tmp_path / "held")
     assert [line["step"] for line in held_lines] == [1, 4, 4, 8, 8]
     lines = {line["step"]: line for line in held_lines if is_evaluation(line)}
     assert list(lines) == [4, 8]
-    assert trained([line for line in held_lines if not is_evaluation(line)]) == trained(metrics(tmp_path / "plain"))
+    assert trained([line for line in held_lines if not is_evaluation(line)]) == trained(logged(tmp_path / "plain"))
     for file in checkpoint_path(str(tmp_path / "plain"), 8).glob("*.safetensors"):
         assert file.read_bytes() == (checkpoint_path(str(tmp_path / "held"), 8) / file.name).read_bytes()
     run_folder = str(tmp_path / "held")
@@ -230,9 +219,8 @@ def test_a_run_with_evaluation(training, held_out, tmp_path) -> None:
 def test_a_checkpoint_that_is_still_being_written_gets_its_evaluation_later(training, held_out, tmp_path) -> None:
     """Step 4 is written only once step 7 computes, after the evaluation of step 6."""
     changes = {"evaluation__pairs": held_out, "evaluation__every": 2, "checkpoint__every": 4, "checkpoint__keep": 9}
-    done = training.warm(1, tmp_path, "hold:0:1:73", **changes)
-    assert done.returncode == 0, done.stderr
-    losses = {line["step"]: line["eval_mlm_loss"] for line in metrics(tmp_path) if is_evaluation(line)}
+    training.trained(1, tmp_path, "hold:0:1:73", **changes)
+    losses = {line["step"]: line["eval_mlm_loss"] for line in logged(tmp_path) if is_evaluation(line)}
     assert list(losses) == [2, 4, 6, 8, 10, 12]
     for step in (4, 8, 12):
         found = read_evaluation(str(checkpoint_path(str(tmp_path), step)))
@@ -243,13 +231,12 @@ def test_a_checkpoint_that_is_still_being_written_gets_its_evaluation_later(trai
 def test_an_evaluation_whose_line_is_lost_is_made_again(training, held_out, tmp_path) -> None:
     """As on a machine that was killed after it, and gets the metrics of the last save from the run's URL."""
     changes = {"evaluation__pairs": held_out, "evaluation__every": 4}
-    assert training.warm(1, tmp_path / "straight", **changes).returncode == 0
+    training.trained(1, tmp_path / "straight", **changes)
     out = tmp_path / "run"
-    assert training.warm(1, out, **changes, run__stop_at=8).returncode == 0
+    training.trained(1, out, **changes, run__stop_at=8)
     file = out / "metrics.jsonl"
     *kept, last = file.read_text().splitlines(keepends=True)
     assert is_evaluation(json.loads(last))
     file.write_text("".join(kept))
-    done = training.warm(1, out, **changes)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, **changes)
     assert training.losses(out) == training.losses(tmp_path / "straight")
