@@ -183,6 +183,7 @@ def test_recomputed_layers_have_the_same_gradient(case) -> None:
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_compiled_parts_compute_the_same(case) -> None:
     """Traced, without a compiler for the machine."""
     model = random_model(electra(), case.vocabulary)

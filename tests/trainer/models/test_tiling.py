@@ -117,11 +117,10 @@ def test_albert_s_other_sharings(sharing: str, tmp_path: Path) -> None:
 
 
 def test_layers_are_spread_over_the_depth() -> None:
+    shape = encoder_shape(section("modernbert"), 60)
+
     def sources_of(layers: int, small_layers: int) -> list[int]:
-        shapes = [
-            replace(encoder_shape(section("modernbert"), 60), num_hidden_layers=depth)
-            for depth in (layers, small_layers)
-        ]
+        shapes = [replace(shape, num_hidden_layers=depth) for depth in (layers, small_layers)]
         names = [source_name(f"encoder.layers.{layer}.up.weight", *shapes) for layer in range(layers)]
         return [int(name.split(".")[2]) for name in names]
 
