@@ -13,6 +13,7 @@ import psutil
 import pytest
 from torch import Tensor
 
+from tests.conftest import made
 from tests.forked import Command
 from tests.ports import free_port
 from tests.trainer.ranks import run_ranks
@@ -158,3 +159,9 @@ def straight(training: Training, tmp_path_factory: pytest.TempPathFactory) -> Pa
     out = tmp_path_factory.mktemp("straight") / "run"
     training.trained(2, out)
     return out
+
+
+@pytest.fixture(scope="session")
+def counted(command: Callable[..., Done], pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The statistics of the pairs."""
+    return made(command, tmp_path_factory.mktemp("counted") / "statistics", "statistics", "--pairs", pairs)

@@ -27,19 +27,10 @@ EIGHT_STEPS = {"run__max_steps": 8, "checkpoint__every": 4}
 
 
 @pytest.fixture(scope="module")
-def counted(command, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The statistics of the pairs."""
-    out = tmp_path_factory.mktemp("counted") / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", out).returncode == 0
-    return out
-
-
-@pytest.fixture(scope="module")
 def stopped(training, counted: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that began with the statistics and stopped after step 4 of 8; tests that train it further copy it."""
     out = tmp_path_factory.mktemp("stopped") / "run"
-    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=counted, run__stop_at=4)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, **STARTS, **EIGHT_STEPS, data__statistics=counted, run__stop_at=4)
     return out
 
 
@@ -47,7 +38,7 @@ def stopped(training, counted: Path, tmp_path_factory: pytest.TempPathFactory) -
 def sampled(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same run without statistics and without a stop."""
     out = tmp_path_factory.mktemp("sampled") / "run"
-    assert training.warm(1, out, **STARTS, **EIGHT_STEPS).returncode == 0
+    training.trained(1, out, **STARTS, **EIGHT_STEPS)
     return out
 
 
@@ -55,11 +46,11 @@ def sampled(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_ranks_and_counting_do_not_show(training, counted: Path, tmp_path: Path, family: str) -> None:
     changes = {**STARTS, **NO_DROPOUT, "model__family": family, "run__max_steps": 6, "checkpoint__every": 3}
     own, one, two = (tmp_path / name for name in ("own", "one", "two"))
-    assert training.warm(1, own, **changes).returncode == 0
-    assert training.warm(2, two, **changes, data__statistics=counted).returncode == 0
+    training.trained(1, own, **changes)
+    training.trained(2, two, **changes, data__statistics=counted)
     assert losses(two) == pytest.approx(losses(own), abs=1e-5)
     if family == "modernbert":  # the next test compares those of BERT
-        assert training.warm(1, one, **changes, data__statistics=counted).returncode == 0
+        training.trained(1, one, **changes, data__statistics=counted)
         assert losses(one) == losses(own), "the run counts what the pipeline counts"
 
 
@@ -86,8 +77,7 @@ def test_a_resume_with_other_statistics_is_refused(
     assert done.returncode == 4 and f"data.statistics was {fingerprint}, is " in done.stderr, done.stderr
 
     moved = shutil.copytree(counted, tmp_path / "moved")
-    done = training.warm(1, out, **STARTS, **EIGHT_STEPS, data__statistics=moved)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, **STARTS, **EIGHT_STEPS, data__statistics=moved)
 
 
 def test_what_a_run_has_sampled_is_recorded(training, counted: Path, sampled: Path) -> None:
@@ -106,8 +96,7 @@ def test_statistics_of_the_held_out_pairs_are_refused(training, command, held_ou
     assert f"data.statistics {counted} counts evaluation.pairs {held_out}" in done.stderr
 
     # Without starting weights they serve as the baseline at most, and not even as that: they are of other rows.
-    done = training.warm(1, tmp_path / "run", **changes, run__stop_at=1)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, tmp_path / "run", **changes, run__stop_at=1)
 
 
 def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, counted: Path, tmp_path: Path) -> None:
@@ -120,30 +109,6 @@ def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, counted: Pa
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("clozeline: ") == 1 and file.name in done.stderr, done.stderr
     assert "Lost rank" not in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("starts", [STARTS, {}], ids=["for the weights", "for the line alone"])
-def test_statistics_of_another_vocabulary_are_one_line(
-    training, command, byte_rows: Path, tmp_path: Path, starts: dict[str, object]
-) -> None:
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", byte_rows, "--output", counted).returncode == 0
-    done = training.warm(1, tmp_path / "run", **starts, data__statistics=counted)
-    assert done.returncode == 3, done.stderr
-    assert "counts the tokens of vocabulary" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_weights_are_those_of_the_seed(training, tmp_path: Path) -> None:
-    """Another seed draws others. A learning rate of almost 0 keeps the weights."""
-    changes = {**STARTS, **NO_DROPOUT, "run__max_steps": 1, "schedule__warmup_steps": 1, "optimizer__lr": 1e-12}
-    saved = []
-    for name, seed in (("a", 1), ("b", 2)):
-        assert training.warm(1, tmp_path / name, **changes, run__seed=seed).returncode == 0
-        saved.append(training.tensors(tmp_path / name, 1))
-
-    assert list(saved[0]) == list(saved[1])
-    tables = [name for name in saved[0] if name.endswith("encoder.embeddings.token.weight")]
-    assert tables and all(saved[0][name] != saved[1][name] for name in tables)
 
 
 @pytest.mark.parametrize("before", [None, {"slurm-1.out": "of the scheduler"}], ids=["new", "with a log"])

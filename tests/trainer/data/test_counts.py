@@ -8,6 +8,9 @@ import math
 import os
 import shutil
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,22 +36,22 @@ from trainer.data.counts import (
     unigram_counts,
 )
 from trainer.data.folder import PairFolder
-from trainer.models.word_vectors import cooccurrence_matrix, ppmi
 
 TINY = "tests/recipes/small_bert.toml"
 
-
-@pytest.fixture(scope="module")
-def counted(command, pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("counted") / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", folder).returncode == 0
-    return folder
+Open = Callable[[Path], PairFolder]
 
 
-def test_a_run_counts_what_the_pipeline_counts(pairs: Path, counted: Path) -> None:
-    folder = PairFolder(str(pairs))
+@pytest.fixture
+def opened() -> Iterator[Open]:
+    """Opens folders of pairs, which are closed at the end."""
+    with ExitStack() as stack:
+        yield lambda path: stack.enter_context(closing(PairFolder(str(path))))
+
+
+def test_a_run_counts_what_the_pipeline_counts(pairs: Path, counted: Path, opened: Open) -> None:
+    folder = opened(pairs)
     sample = statistics_for(load_recipe(TINY, []), [folder])
-    folder.close()
 
     written = read_statistics(str(counted))
     assert np.array_equal(sample.unigrams_V, written.unigrams_V)
@@ -60,28 +63,10 @@ def test_a_run_counts_what_the_pipeline_counts(pairs: Path, counted: Path) -> No
         assert np.array_equal(column, expected[in_order])
 
 
-def test_rare_pairs_that_were_dropped_do_not_change_the_others(
-    command, pairs: Path, counted: Path, tmp_path: Path
+def test_a_sample_is_some_shards_of_each_folder(
+    pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch, opened: Open
 ) -> None:
-    """Neither the mutual information of the kept pairs nor, with it, the scale of the vectors."""
-    limited = tmp_path / "statistics"
-    flags = ("--pairs", pairs, "--output", limited, "--max_cooccurrences", 300)
-    assert command("statistics", *flags).returncode == 0
-
-    everything = read_statistics(str(counted))
-    few = read_statistics(str(limited))
-    matrix = cooccurrence_matrix(few.cooccurrences(), few.vocabulary_size)
-    is_kept = matrix.toarray() > 0
-    of_kept = ppmi(matrix, few.context_weights_V).toarray()
-
-    all_pairs = cooccurrence_matrix(everything.cooccurrences(), everything.vocabulary_size)
-    assert 0 < is_kept.sum() < all_pairs.nnz
-    of_all = ppmi(all_pairs, everything.context_weights_V).toarray()
-    assert np.array_equal(of_kept, np.where(is_kept, of_all, 0))
-
-
-def test_a_sample_is_some_shards_of_each_folder(pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+    folders = [opened(pairs), opened(held_out)]
     everything = count_sample(folders, None).unigrams_V
 
     tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
@@ -92,15 +77,13 @@ def test_a_sample_is_some_shards_of_each_folder(pairs: Path, held_out: Path, mon
 
     few, whole = (list(sampled_tables(folders[0], tokens)) for tokens in (1, 10**9))
     assert (len(few), len(whole)) == (1, len(folders[0].manifest.shards))
-    for folder in folders:
-        folder.close()
 
 
 def test_a_sample_keeps_to_its_size_and_to_the_mixture(
-    pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch, opened: Open
 ) -> None:
     """However large the shards are: these have more tokens each than are asked for."""
-    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+    folders = [opened(pairs), opened(held_out)]
     monkeypatch.setattr(counts, "SAMPLED_TOKENS", 400)
     sampled = [count_sample([folder], None).unigrams_V.sum() for folder in folders]
     assert all(0 < tokens <= 400 for tokens in sampled)
@@ -108,12 +91,10 @@ def test_a_sample_keeps_to_its_size_and_to_the_mixture(
     few_of_first = count_sample(folders, [0.1, 0.9]).unigrams_V
     all_of_second = count_sample(folders[1:], None).unigrams_V
     assert 0 < (few_of_first - np.minimum(few_of_first, all_of_second)).sum() <= 40 < few_of_first.sum() <= 400
-    for folder in folders:
-        folder.close()
 
 
-def test_a_small_folder_counts_as_often_as_training_repeats_it(pairs: Path, held_out: Path) -> None:
-    folders = [PairFolder(str(pairs)), PairFolder(str(held_out))]
+def test_a_small_folder_counts_as_often_as_training_repeats_it(pairs: Path, held_out: Path, opened: Open) -> None:
+    folders = [opened(pairs), opened(held_out)]
     large, small = (count_sample([folder], None) for folder in folders)
     tokens = sum(folder.manifest.totals["tokens"] for folder in folders)
     weight = 3 * folders[1].manifest.totals["tokens"] / tokens
@@ -127,22 +108,17 @@ def test_a_small_folder_counts_as_often_as_training_repeats_it(pairs: Path, held
     pairs_a_token = mixed.summed.weight_C.sum() / mixed.unigrams_V.sum()
     assert pairs_a_token == pytest.approx(large.summed.weight_C.sum() / large.unigrams_V.sum(), rel=0.1)
     assert mixed.context_weights_V.sum() == 2 * mixed.summed.weight_C.sum()
-    for folder in folders:
-        folder.close()
 
 
-def test_counts_of_another_vocabulary_are_refused(byte_rows: Path, counted: Path) -> None:
-    folder = PairFolder(str(byte_rows))
+@pytest.mark.parametrize("use", [statistics_for, partial(unigram_counts, begins=True)], ids=["starts", "baseline"])
+def test_counts_of_another_vocabulary_are_refused(use: Callable, byte_rows: Path, counted: Path, opened: Open) -> None:
     recipe = load_recipe(TINY, [f"data.statistics={counted}"])
     with pytest.raises(DataError, match=r"data\.statistics .* counts the tokens of vocabulary .* but the pairs have"):
-        statistics_for(recipe, [folder])
-    folder.close()
+        use(recipe, [opened(byte_rows)])
 
 
-def test_a_recipe_without_counts_opens_none(pairs: Path) -> None:
-    folder = PairFolder(str(pairs))
-    assert open_statistics(load_recipe(TINY, []), folder.vocabulary) is None
-    folder.close()
+def test_a_recipe_without_counts_opens_none(pairs: Path, opened: Open) -> None:
+    assert open_statistics(load_recipe(TINY, []), opened(pairs).vocabulary) is None
 
 
 def plain_count(folder: PairFolder) -> list[int]:
@@ -154,104 +130,88 @@ def plain_count(folder: PairFolder) -> list[int]:
     return [0 if token in special else counts[token] for token in range(folder.vocabulary.size)]
 
 
-def test_counts_are_those_of_a_plain_loop(pairs: Path) -> None:
-    folder = PairFolder(str(pairs))
-    try:
-        # The corpus is smaller than the sample, so all of it is counted.
-        assert unigram_counts(small_recipe(), [folder], begins=True).tolist() == plain_count(folder)
-    finally:
-        folder.close()
+def test_counts_are_those_of_a_plain_loop(pairs: Path, opened: Open) -> None:
+    folder = opened(pairs)
+    # The corpus is smaller than the sample, so all of it is counted.
+    assert unigram_counts(small_recipe(), [folder], begins=True).tolist() == plain_count(folder)
 
 
 def test_the_baseline_s_sample_keeps_to_its_size_and_is_the_same_each_time(
-    pairs: Path, monkeypatch: pytest.MonkeyPatch
+    pairs: Path, monkeypatch: pytest.MonkeyPatch, opened: Open
 ) -> None:
-    folder = PairFolder(str(pairs))
+    folder = opened(pairs)
     monkeypatch.setattr(counts, "BASELINE_TOKENS", 400)
-    try:
-        few = sampled_unigrams([folder], None)
-        assert 0 < few.sum() <= 400
-        assert np.array_equal(few, sampled_unigrams([folder], None))
-    finally:
-        folder.close()
+    few = sampled_unigrams([folder], None)
+    assert 0 < few.sum() <= 400
+    assert np.array_equal(few, sampled_unigrams([folder], None))
 
 
 def test_counts_are_kept_with_the_run_until_the_pairs_change(
-    pairs: Path, sop_pairs, tmp_path: Path, monkeypatch
+    pairs: Path, sop_pairs, tmp_path: Path, monkeypatch, opened: Open
 ) -> None:
     recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}")
-    folder, other = PairFolder(str(pairs)), PairFolder(str(sop_pairs[0]))
-    try:
-        first = recorded_counts(recipe, [folder], begins=True)
-        kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
-        assert kept["counts"] == first.tolist()
+    folder, other = opened(pairs), opened(sop_pairs[0])
+    first = recorded_counts(recipe, [folder], begins=True)
+    kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
+    assert kept["counts"] == first.tolist()
 
-        (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": [1] * len(first)}))
-        assert recorded_counts(recipe, [folder], begins=False).tolist() == [1] * len(first)
-        assert recorded_counts(recipe, [other], begins=False).tolist() == plain_count(other)
+    (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": [1] * len(first)}))
+    assert recorded_counts(recipe, [folder], begins=False).tolist() == [1] * len(first)
+    assert recorded_counts(recipe, [other], begins=False).tolist() == plain_count(other)
 
-        (tmp_path / UNIGRAM_FILE).write_text("no JSON")
-        assert np.array_equal(recorded_counts(recipe, [folder], begins=False), first)
-    finally:
-        folder.close()
-        other.close()
+    (tmp_path / UNIGRAM_FILE).write_text("no JSON")
+    assert np.array_equal(recorded_counts(recipe, [folder], begins=False), first)
 
 
-def test_a_resumed_run_keeps_its_counts_whatever_became_of_its_statistics(command, pairs: Path, tmp_path: Path) -> None:
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
+def test_a_resumed_run_keeps_its_counts_whatever_became_of_its_statistics(
+    counted: Path, pairs: Path, tmp_path: Path, opened: Open
+) -> None:
+    own = shutil.copytree(counted, tmp_path / "statistics")
     changes = (f"data.pairs={pairs}", f"run.output={tmp_path}")
-    recipe = small_recipe(*changes, f"data.statistics={counted}")
-    folder = PairFolder(str(pairs))
-    try:
+    recipe = small_recipe(*changes, f"data.statistics={own}")
+    folder = opened(pairs)
+    recorded_counts(recipe, [folder], begins=True)
+    kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
+    marked = [1] * len(kept["counts"])
+    (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": marked}))
+
+    # Removed from the recipe, or from the disk.
+    assert recorded_counts(small_recipe(*changes), [folder], begins=False).tolist() == marked
+    shutil.rmtree(own)
+    assert recorded_counts(recipe, [folder], begins=False).tolist() == marked
+    with pytest.raises(DataError, match="holds no finished statistics"):
         recorded_counts(recipe, [folder], begins=True)
-        kept = json.loads((tmp_path / UNIGRAM_FILE).read_text())
-        marked = [1] * len(kept["counts"])
-        (tmp_path / UNIGRAM_FILE).write_text(json.dumps(kept | {"counts": marked}))
 
-        # Removed from the recipe, or from the disk.
-        assert recorded_counts(small_recipe(*changes), [folder], begins=False).tolist() == marked
-        shutil.rmtree(counted)
-        assert recorded_counts(recipe, [folder], begins=False).tolist() == marked
-        with pytest.raises(DataError, match="holds no finished statistics"):
-            recorded_counts(recipe, [folder], begins=True)
-
-        # A run that begins is made from what it has now.
-        assert recorded_counts(small_recipe(*changes), [folder], begins=True).tolist() == plain_count(folder)
-    finally:
-        folder.close()
+    # A run that begins is made from what it has now.
+    assert recorded_counts(small_recipe(*changes), [folder], begins=True).tolist() == plain_count(folder)
 
 
-def test_statistics_of_other_text_do_not_make_the_baseline(command, pairs: Path, sop_pairs, tmp_path: Path) -> None:
+def test_statistics_of_other_text_do_not_make_the_baseline(
+    counted: Path, pairs: Path, sop_pairs, tmp_path: Path, opened: Open
+) -> None:
     """Neither that of a mixture, nor that of a later phase with its own pairs, where they may even be gone."""
-    counted = tmp_path / "statistics"
-    assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
-    recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}", f"data.statistics={counted}")
-    folder = PairFolder(str(pairs))
-    other = PairFolder(str(sop_pairs[0]))
-    try:
-        mixed = unigram_counts(small_recipe(), [folder, other], begins=True).tolist()
-        assert recorded_counts(recipe, [folder, other], begins=True).tolist() == mixed
-        sampled = plain_count(other)
-        assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
+    own = shutil.copytree(counted, tmp_path / "statistics")
+    recipe = small_recipe(f"data.pairs={pairs}", f"run.output={tmp_path}", f"data.statistics={own}")
+    folder = opened(pairs)
+    other = opened(sop_pairs[0])
+    mixed = unigram_counts(small_recipe(), [folder, other], begins=True).tolist()
+    assert recorded_counts(recipe, [folder, other], begins=True).tolist() == mixed
+    sampled = plain_count(other)
+    assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
 
-        (tmp_path / UNIGRAM_FILE).unlink()
-        shutil.rmtree(counted)
-        assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
-    finally:
-        folder.close()
-        other.close()
+    (tmp_path / UNIGRAM_FILE).unlink()
+    shutil.rmtree(own)
+    assert recorded_counts(recipe, [other], begins=False).tolist() == sampled
 
 
-def test_a_disk_that_fails_is_no_damaged_shard(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_is_no_damaged_shard(pairs: Path, monkeypatch: pytest.MonkeyPatch, opened: Open) -> None:
     def fail(url: str) -> bytes:
         raise StorageError(f"{url}: {os.strerror(errno.EIO)}")
 
-    folder = PairFolder(str(pairs))
+    folder = opened(pairs)
     monkeypatch.setattr(storage, "read", fail)
     with pytest.raises(StorageError, match="Input/output error"):
         sampled_unigrams([folder], None)
-    folder.close()
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=2, max_size=50).filter(any))

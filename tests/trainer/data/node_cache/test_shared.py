@@ -38,26 +38,6 @@ from trainer.data.rows import Block, ShardRows
 from trainer.data.shared import SharedShards, open_shared, to_arrays
 
 
-def read_all(root: Path, local_rank: int, log: Path, barrier: Any) -> None:
-    """Be a rank that reads two blocks."""
-    shards = enter(root, local_rank)
-    for keys in (KEYS, [key[1:] + "a" for key in KEYS]):
-        read = shards.read(keys, noting(log))
-        barrier.wait(60)
-        assert_are_made(read)
-    shards.close()
-    assert_are_made(read)  # what is mapped stays
-
-
-def test_each_shard_is_decoded_once_whoever_comes_first(tmp_path: Path) -> None:
-    root = tmp_path / "memory"
-    root.mkdir()
-    barrier = FORK.Barrier(4)
-    finish([start(read_all, root, rank, tmp_path / "log", barrier) for rank in range(4)])
-    assert noted(tmp_path / "log") == sorted([*range(SHARDS)] * 2)
-    assert os.listdir(root) == []
-
-
 def test_masks_travel_with_their_rows(tmp_path: Path) -> None:
     first = enter(tmp_path, 0)
     second = enter(tmp_path, 1)
