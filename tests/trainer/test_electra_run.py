@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTrainin
 
 from schemas.masking import KINDS
 from schemas.vocabulary import read_vocabulary
+from tests.trainer.conftest import logged
 from trainer.checkpoint.format import checkpoint_path
 from trainer.config.load import load_recipe
 from trainer.data.folder import open_folders
@@ -48,17 +45,12 @@ COMPUTED = ("loss", "mlm_loss", "mlm_accuracy", "rtd_loss", "rtd_accuracy", "rep
 def unbroken(training, held_out: Path, tmp_path_factory) -> Path:
     """On one rank, with held-out pairs."""
     out = tmp_path_factory.mktemp("electra") / "run"
-    done = training.warm(1, out, **ELECTRA, evaluation__pairs=held_out, engine__zero_stage=0)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, **ELECTRA, evaluation__pairs=held_out, engine__zero_stage=0)
     return out
 
 
-def lines_of(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 def steps_of(run: Path) -> list[dict[str, Any]]:
-    return [line for line in lines_of(run) if not is_evaluation(line)]
+    return [line for line in logged(run) if not is_evaluation(line)]
 
 
 def test_both_losses_are_learned_and_logged(unbroken: Path) -> None:
@@ -74,31 +66,10 @@ def test_both_losses_are_learned_and_logged(unbroken: Path) -> None:
     assert "Loss of replaced-token detection" in report and "replaced tokens, held out" in report
 
 
-@pytest.mark.thorough
-def test_a_killed_run_continues_on_other_ranks_as_if_nothing_had_happened(training, unbroken, tmp_path: Path) -> None:
-    """Two ranks of a launcher, killed without warning, then three with another ZeRO stage."""
-    out = tmp_path / "run"
-    process = training.start("deepspeed", out, **ELECTRA, engine__zero_stage=1)
-    deadline = time.monotonic() + 200
-    while not (checkpoint_path(str(out), 20) / "manifest.json").exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert len(lines_of(out)) < STEPS
-
-    done = training.warm(3, out, **ELECTRA, engine__zero_stage=2)
-    assert done.returncode == 0, done.stderr
-    assert "Resumed" in (out / "report.html").read_text()
-    for line, expected in zip(steps_of(out), steps_of(unbroken), strict=True):
-        assert [line[name] for name in COMPUTED] == pytest.approx([expected[name] for name in COMPUTED], rel=2e-5)
-
-
 def test_ranks_that_share_every_weight_learn_the_same(training, unbroken: Path, tmp_path: Path) -> None:
     """ZeRO 3, in which two encoders have one table of embeddings."""
-    done = training.warm(2, tmp_path / "run", **ELECTRA, engine__zero_stage=3, run__stop_at=3)
-    assert done.returncode == 0, done.stderr
-    for line, expected in zip(lines_of(tmp_path / "run"), lines_of(unbroken)[:3], strict=True):
+    training.trained(2, tmp_path / "run", **ELECTRA, engine__zero_stage=3, run__stop_at=3)
+    for line, expected in zip(logged(tmp_path / "run"), logged(unbroken)[:3], strict=True):
         assert [line[name] for name in COMPUTED] == pytest.approx([expected[name] for name in COMPUTED], rel=2e-5)
 
 
@@ -121,7 +92,7 @@ def test_held_out_figures_of_both_parts(unbroken: Path, ranks: int) -> None:
                 tokens += batch.tokens
         evaluation.close()
 
-    line = lines_of(unbroken)[-1]
+    line = logged(unbroken)[-1]
     found = [line[f"eval_{name}"] for name in ("mlm_loss", "rtd_loss", "rtd_accuracy", "replaced_fraction")]
     expected = [sums[0] / masked, *(sums[4:7] / tokens)]
     assert found == pytest.approx([float(value) for value in expected], rel=1e-4)
@@ -190,7 +161,7 @@ def test_a_run_begins_with_both_parts_of_an_export(training, unbroken: Path, tmp
     done = training.warm(1, tmp_path / "again", **changes)
     assert done.returncode == 0 and f"Beginning with the weights of {hf}." in done.stdout + done.stderr, done.stderr
 
-    last, again = lines_of(unbroken)[-1], lines_of(tmp_path / "again")[-1]
+    last, again = logged(unbroken)[-1], logged(tmp_path / "again")[-1]
     names = [name for name in last if name.startswith("eval_") and last[name] is not None]
     names.remove("eval_seconds")
     assert [again[name] for name in names] == pytest.approx([last[name] for name in names], rel=1e-4)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +12,11 @@ import transformers
 from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import Command, rows
+from tests.trainer.conftest import logged
 from trainer.build_model import warn_of_vocabulary
 from trainer.config.load import load_recipe
-from trainer.data.batches import first_token_last
 from trainer.data.folder import PairFolder
 from trainer.data.order import build_sources
-from trainer.data.rows import PairRows
 from trainer.data.share import RankShare
 from trainer.data.stream import MaskingSchedule, Stream
 
@@ -41,8 +36,7 @@ def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) 
     evaluated = {"evaluation__pairs": held_out, "evaluation__every": 20, "checkpoint__every": 20}
     evaluated |= {"evaluation__batches": 3, "evaluation__all_kinds": "true"}
     changes = {"model__num_hidden_layers": 2, "batch__micro_batch": 16, "run__max_steps": 60, "run__log_every": 20}
-    done = training.warm(1, out, **XLNET, **evaluated, **changes)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, **XLNET, **evaluated, **changes)
     assert "are not predicted: xlnet has no pair head." in done.stdout + done.stderr
     assert done.stdout.count("has a wordpiece vocabulary without XLNet's special tokens") == 1
     return out
@@ -50,8 +44,7 @@ def learned(training, held_out: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 def test_the_held_out_loss_falls(learned: Path) -> None:
     """Of fixed orders, with every kind of target; pair labels have no figures."""
-    lines = [json.loads(line) for line in (learned / "metrics.jsonl").read_text().splitlines()]
-    evaluated = {line["step"]: line for line in lines if "eval_mlm_loss" in line}
+    evaluated = {line["step"]: line for line in logged(learned) if "eval_mlm_loss" in line}
     print({step: round(line["eval_mlm_loss"], 3) for step, line in evaluated.items()})
     assert evaluated[60]["eval_mlm_loss"] < evaluated[20]["eval_mlm_loss"] - 0.3
     for kind in ("token", "whole_word", "ngram", "span"):
@@ -125,61 +118,16 @@ def test_rows_of_every_objective_are_read_in_xlnet_s_layout(
     folder.close()
 
 
-def test_moving_the_first_token_is_a_roll_of_each_row(pairs: Path) -> None:
-    folder = PairFolder(str(pairs))
-    stored: PairRows = folder.block((0,)).rows
-    moved = first_token_last(stored)
-    for start, end in zip(stored.offsets_B1, stored.offsets_B1[1:], strict=False):
-        assert moved.ids_T[start:end].tolist() == [*stored.ids_T[start + 1 : end], stored.ids_T[start]]
-        assert moved.word_starts_T[start:end].tolist() == [
-            *stored.word_starts_T[start + 1 : end],
-            stored.word_starts_T[start],
-        ]
-    folder.close()
-
-
 def test_ranks_micro_batches_and_restarts_train_the_same(training, tmp_path: Path) -> None:
     """The same losses up to summation order: on two ranks, resumed on one, with other micro-batches.
 
     With ZeRO 3 on two: attention's matrices are no modules of torch, and mask_emb is a weight of the encoder itself.
     """
     steps = {"run__max_steps": 10, "checkpoint__every": 5}
-    assert training.warm(1, tmp_path / "one", **XLNET, **steps, batch__micro_batch=16).returncode == 0
+    training.trained(1, tmp_path / "one", **XLNET, **steps, batch__micro_batch=16)
     for ranks, stop in ((2, {"run__stop_at": 5, "engine__zero_stage": 3}), (1, {})):
-        done = training.warm(ranks, tmp_path / "two", **XLNET, **steps, **stop)
-        assert done.returncode == 0, done.stderr
-    check_equal(training.losses(tmp_path / "two"), training.losses(tmp_path / "one"), 10)
-
-
-def check_equal(found: dict[int, tuple], expected: dict[int, tuple], steps: int) -> None:
-    assert found.keys() == expected.keys() and max(found) == steps
+        training.trained(ranks, tmp_path / "two", **XLNET, **steps, **stop)
+    found, expected = (training.losses(tmp_path / name) for name in ("two", "one"))
+    assert found.keys() == expected.keys() and max(found) == 10
     for step, (_, loss, mlm_loss, *_) in found.items():
         assert (loss, mlm_loss) == pytest.approx(expected[step][1:3], rel=1e-5), step
-
-
-@pytest.mark.thorough
-def test_fifty_steps_killed_and_resumed_on_another_number_of_ranks(training, tmp_path: Path) -> None:
-    """By the real launcher, with SIGKILL after a checkpoint; then on one rank, and to the last bit on as many."""
-    steps = {"run__max_steps": 50, "checkpoint__every": 10, "batch__shape": "fixed"}
-    whole = training.run("deepspeed", tmp_path / "whole", **XLNET, **steps)
-    assert whole.returncode == 0, whole.stderr
-
-    process = training.start("deepspeed", tmp_path / "broken", **XLNET, **steps)
-    checkpoint = tmp_path / "broken/checkpoints/step-00000020/manifest.json"
-    deadline = time.monotonic() + 200
-    while not checkpoint.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert checkpoint.exists()
-    for rank in training.ranks(process):
-        rank.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
-    assert not (tmp_path / "broken/checkpoints/step-00000050").exists()
-    shutil.copytree(tmp_path / "broken", tmp_path / "same")
-
-    other = training.run("python", tmp_path / "broken", **XLNET, **steps)
-    assert other.returncode == 0 and "Resuming from" in other.stdout, other.stderr
-    check_equal(training.losses(tmp_path / "broken"), training.losses(tmp_path / "whole"), 50)
-    same = training.run("torchrun", tmp_path / "same", **XLNET, **steps)
-    assert same.returncode == 0, same.stderr
-    assert training.losses(tmp_path / "same") == training.losses(tmp_path / "whole")
-    assert training.tensors(tmp_path / "same", 50) == training.tensors(tmp_path / "whole", 50)
