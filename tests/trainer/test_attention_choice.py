@@ -52,12 +52,6 @@ def test_all_ranks_must_find_the_kernel_right_and_the_first_one_fast() -> None:
     assert outcome_of([Trial(None, 1.04), FAST], any_speed=False).fault == "it is 1.04 times as fast here"
 
 
-def test_where_no_clock_may_decide_only_whether_the_kernel_is_right_counts() -> None:
-    """A resume's trial may find another speed than the first one did, and engine.deterministic asks for one choice."""
-    assert outcome_of([Trial(None, 0.9)], any_speed=True).fault is None
-    assert outcome_of([FAST, Trial("the package triton is not installed")], any_speed=True).fault is not None
-
-
 FOLDERS: list[Any] = [SimpleNamespace(max_length=128, manifest=SimpleNamespace(statistics={"lengths": [0, 0, 5]}))]
 
 
@@ -120,6 +114,7 @@ def test_families_with_dropout_in_whole_rows_are_offered_the_kernel(family: str)
         ("bert", ["num_attention_heads=4"]),  # of 16 values
         ("eurobert", []),  # shared keys
         ("xlnet", []),
+        ("modernbert", ["window=1", "attention_probs_dropout_prob=0.0"]),
     ],
 )
 def test_others_are_not(family: str, changes: list[str]) -> None:
@@ -208,10 +203,6 @@ def test_only_heads_of_the_size_that_was_tried_have_the_kernel() -> None:
     set_triton(model, rules_of(model))
     used = {module.shape.head_size: module.triton for module in model.modules() if isinstance(module, Attention)}
     assert used == {128: True, 48: False}
-
-
-def test_a_window_of_one_token_has_nothing_to_choose() -> None:
-    assert rules_of(model_of("modernbert", "window=1", "attention_probs_dropout_prob=0.0")) == {}
 
 
 @pytest.mark.parametrize("trial", [Trial(None, 0.9), Trial("it is wrong"), Trial(NO_FLASH)])
