@@ -13,8 +13,7 @@ import pytest
 def finished(training, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of six steps, and what it printed."""
     out = tmp_path_factory.mktemp("hints") / "run"
-    done = training.warm(1, out, run__max_steps=6)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, run__max_steps=6)
     return out, done.stdout
 
 
@@ -26,8 +25,7 @@ def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path,
 
 
 def test_the_key_that_ended_a_run_of_hours_is_named(training, tmp_path: Path) -> None:
-    done = training.warm(1, tmp_path / "run", run__max_steps=12, run__max_hours=1, schedule__warmup_steps=8)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, tmp_path / "run", run__max_steps=12, run__max_hours=1, schedule__warmup_steps=8)
     assert "a larger run.max_steps trains longer." in done.stdout
 
 
@@ -36,15 +34,13 @@ def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished,
     before = {path.name: path.read_bytes() for path in out.glob("recipe*")}
     facts = (out / "text_facts.json").read_bytes()
     (out / "text_facts.json").write_text("{}")  # as of pairs whose text was described later
-    done = training.warm(1, out, run__max_steps=6, optimizer__lr=0.01)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, run__max_steps=6, optimizer__lr=0.01)
     assert "step 6 was reached before, and run.max_steps is 6, so nothing is trained." in done.stdout
     assert "lr was" not in done.stdout
     assert {path.name: path.read_bytes() for path in out.glob("recipe*")} == before
     assert (out / "text_facts.json").read_bytes() == facts
 
-    done = training.warm(1, out, run__max_steps=4)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, run__max_steps=4)
     assert "step 6 was reached before, and run.max_steps is 4, so nothing is trained." in done.stdout
     assert done.stdout.rstrip().endswith("step 6 is saved.")
     assert tomllib.loads((out / "recipe.toml").read_text())["run"]["max_steps"] == 6
@@ -53,18 +49,7 @@ def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished,
     assert "optimizer.lr was 0.003, is 0.01 from step 7 on" in done.stdout
 
 
-def test_pairs_whose_labels_differ_are_warned_of(training, command, text: Path, pairs: Path, tmp_path: Path) -> None:
-    other = tmp_path / "sop"
-    done = command("pairs", "--text", text, "--vocab", pairs / "vocabulary", "--output", other, "--objective", "sop",
-                   "--max_length", 64)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    done = training.warm(1, tmp_path / "run", data__pairs=f'["{pairs}","{other}"]', run__stop_at=1)
-    assert done.returncode == 0, done.stderr
+def test_pairs_whose_labels_differ_are_warned_of(training, pairs: Path, sop_pairs: list[Path], tmp_path: Path) -> None:
+    other = sop_pairs[0]
+    done = training.trained(1, tmp_path / "run", data__pairs=f'["{pairs}","{other}"]', run__stop_at=1)
     assert f"{pairs} has pairs for nsp and {other} for sop" in done.stdout
-
-
-def test_a_run_that_ends_at_word_frequencies_says_so(training, tmp_path: Path) -> None:
-    changes = {"optimizer__lr": 1e-6, "run__max_steps": 55, "run__log_every": 55, "checkpoint__every": 55}
-    done = training.warm(1, tmp_path / "run", **changes)
-    assert done.returncode == 0, done.stderr
-    assert "is no better than that of word frequencies alone (" in done.stdout
