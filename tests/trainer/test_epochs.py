@@ -102,23 +102,20 @@ def test_a_run_of_passes_is_one_of_that_many_steps_also_after_a_resume(training,
     length = {"run__max_epochs": 1.5, "run__max_steps": 1000, "batch__global_batch": batch, "batch__micro_batch": batch}
     shape = {"schedule__warmup_steps": 0, "schedule__warmup_ratio": 0.5, "checkpoint__every": 2}
     for stop in (2, 1000):
-        done = training.warm(1, tmp_path / "run", **length, **shape, run__stop_at=stop)
-        assert done.returncode == 0, done.stderr
+        done = training.trained(1, tmp_path / "run", **length, **shape, run__stop_at=stop)
         assert "run.max_epochs 1.5 makes 6 steps" in done.stdout and "run.max_steps was" not in done.stdout
     assert "6 updates of batch.global_batch" not in done.stdout, "told once, when the run begins"
     recorded = tomllib.loads((tmp_path / "run/recipe.toml").read_text())["run"]
     assert (recorded["max_epochs"], recorded["max_steps"]) == (1.5, 6)
 
     known = length | {"run__max_epochs": "none", "run__max_steps": 6}
-    done = training.warm(1, tmp_path / "steps", **known, **shape)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, tmp_path / "steps", **known, **shape)
     assert training.losses(tmp_path / "run") == training.losses(tmp_path / "steps")
     assert training.tensors(tmp_path / "run", 6) == training.tensors(tmp_path / "steps", 6)
 
 
 def test_few_updates_and_a_lower_max_steps_are_told(training, pairs: Path, tmp_path: Path) -> None:
-    done = training.warm(1, tmp_path / "run", run__max_epochs=50, run__max_steps=4)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, tmp_path / "run", run__max_epochs=50, run__max_steps=4)
     assert "run.max_steps 4 ends before run.max_epochs 50." in done.stdout
     (line,) = [line for line in done.stdout.splitlines() if " updates of batch.global_batch 16" in line]
     assert "4 updates" in line and line.endswith("a larger run.max_epochs or run.max_steps trains longer.")

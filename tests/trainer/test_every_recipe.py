@@ -17,6 +17,7 @@ import pytest
 import tomli_w
 
 from tests.conftest import ESM2_VOCABULARY, Command, made, rows
+from tests.trainer.conftest import logged
 from tests.trainer.one_rank import group_of_one
 from trainer.config.load import SHAPE_KEYS, load_recipe, names_shape, recipe_comment, recipe_names, recipe_text
 from trainer.config.phases import phases_of
@@ -125,7 +126,7 @@ def test_a_recipe_is_built_stepped_and_exported(name: str, tmp_path: Path, reque
     recipe = load_recipe(str(path), [])
 
     pretrain(recipe, StopRequest())
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    lines = logged(tmp_path / "run")
     assert [line["step"] for line in lines] == list(range(1, recipe.run.max_steps + 1))
     assert phases_of(recipe)[-1].last_step == recipe.run.max_steps
     assert all(math.isfinite(line["loss"]) and line["loss"] > 0 for line in lines)

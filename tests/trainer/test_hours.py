@@ -231,8 +231,7 @@ def run_of(folder: Path) -> dict[str, object]:
 def measured(training, held_out, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run on two ranks whose number of steps is fixed in its warm-up, up to step 40."""
     out = tmp_path_factory.mktemp("hours") / "hours"
-    done = training.warm(2, out, run__stop_at=40, **UNKNOWN_LENGTH, **evaluated(held_out))
-    assert done.returncode == 0, done.stderr
+    done = training.trained(2, out, run__stop_at=40, **UNKNOWN_LENGTH, **evaluated(held_out))
     assert done.stdout.count("steps fit into 0.05 hours (a step takes ") == 1
     return out
 
@@ -247,8 +246,7 @@ def test_the_number_of_steps_decides_the_weights(training, measured, held_out, t
     assert not (measured / "recipe_history.jsonl").exists(), "a number that is fixed for the first time is no change"
 
     known = UNKNOWN_LENGTH | {"run__max_hours": "none", "run__max_steps": steps, "run__stop_at": 40}
-    done = training.warm(2, tmp_path / "steps", **known, **evaluated(held_out))
-    assert done.returncode == 0, done.stderr
+    training.trained(2, tmp_path / "steps", **known, **evaluated(held_out))
     assert training.losses(measured) == training.losses(tmp_path / "steps")
     assert training.tensors(measured, 40) == training.tensors(tmp_path / "steps", 40)
 
@@ -260,8 +258,7 @@ def test_a_resume_keeps_the_number(training, measured, tmp_path) -> None:
     """On another number of ranks, at another speed, and with another upper limit."""
     out = shutil.copytree(measured, tmp_path / "run")
     steps = run_of(out)["max_steps"]
-    done = training.warm(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 2_000_000, "run__stop_at": 41})
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, **UNKNOWN_LENGTH | {"run__max_steps": 2_000_000, "run__stop_at": 41})
     told = done.stdout + done.stderr
     assert "steps fit into" not in told and "run.max_steps was" not in told
     assert f"keeps the {steps:,} steps that run.max_hours 0.05 fixed, unless" in told
@@ -283,16 +280,14 @@ def test_a_run_that_stops_before_the_number_is_fixed_measures_again(training, tm
     """Also at the end of its warm-up, after which the rate depends on the number."""
     out = tmp_path / "run"
     for stop in (3, 32, 40):
-        done = training.warm(1, out, **UNKNOWN_LENGTH, run__stop_at=stop)
-        assert done.returncode == 0, done.stderr
+        training.trained(1, out, **UNKNOWN_LENGTH, run__stop_at=stop)
     steps = run_of(out)["max_steps"]
     assert isinstance(steps, int) and 40 < steps < 1_000_000
     assert list(training.losses(out)) == list(range(1, 41))
 
 
 def test_max_steps_is_the_upper_limit(training, tmp_path) -> None:
-    done = training.warm(1, tmp_path / "run", run__max_hours=0.05, run__max_steps=12, schedule__warmup_steps=10)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, tmp_path / "run", run__max_hours=0.05, run__max_steps=12, schedule__warmup_steps=10)
     assert "12 steps, all that run.max_steps allows, fit into 0.05 hours" in done.stdout + done.stderr
     assert max(training.losses(tmp_path / "run")) == 12
 
@@ -305,8 +300,7 @@ def test_hours_that_hold_no_step_are_refused(training, tmp_path) -> None:
     assert line.endswith("in its place: run.max_hours=none with run.max_steps=N.")
     assert list(training.losses(tmp_path / "run")) == list(range(1, 17)), "every step that was computed"
 
-    done = training.warm(1, tmp_path / "run", **UNKNOWN_LENGTH, run__stop_at=20)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, tmp_path / "run", **UNKNOWN_LENGTH, run__stop_at=20)
     assert list(training.losses(tmp_path / "run")) == list(range(1, 21)), "the hours may be raised"
 
 
@@ -318,13 +312,11 @@ def test_a_resume_at_another_speed_fixes_the_steps_again(training, tmp_path) -> 
     out = tmp_path / "run"
     changes = UNKNOWN_LENGTH | {"batch__micro_batch": 16, "checkpoint__every": 1000, "run__log_every": 5}
     changes |= {"run__max_hours": 0.02, "schedule__warmup_steps": 8}
-    done = training.warm(1, out, "sluggish:0:1:1000", **changes, run__stop_at=10)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, "sluggish:0:1:1000", **changes, run__stop_at=10)
     first = run_of(out)["max_steps"]
     assert isinstance(first, int) and 40 < first < 288
 
-    done = training.warm(1, out, "nan:0:16:16", **changes, run__stop_at=300)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, out, "nan:0:16:16", **changes, run__stop_at=300)
     steps = run_of(out)["max_steps"]
     assert isinstance(steps, int) and steps > 2 * first
     assert f"{steps:,} steps fit into 0.02 hours, not {first:,} (a step takes " in done.stdout

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import pytest
 
 from tests import forked
-from tests.trainer.conftest import Training
+from tests.trainer.conftest import Training, logged
 from trainer.export.convert import export
 
 RECORDED = Path("tests/golden/runs.json")
@@ -86,8 +86,7 @@ def plain(run, pairs: Path) -> Iterator[Training]:
 def numbers_of(run: Path) -> list[str]:
     """Return NUMBERS for each logged step; Python writes every bit of a float."""
     by_step: dict[int, dict] = {}
-    for text in (run / "metrics.jsonl").read_text().splitlines():
-        line = json.loads(text)
+    for line in logged(run):
         by_step[line["step"]] = by_step.get(line["step"], {}) | line
     return [" ".join(str(line.get(name)) for name in NUMBERS) for line in by_step.values()]
 

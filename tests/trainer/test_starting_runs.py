@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.manifest import read_manifest
+from tests.trainer.conftest import logged
 
 STARTS = {
     "model__initial_embeddings": "cooccurrence",
@@ -20,7 +21,7 @@ NO_DROPOUT = {"model__hidden_dropout_prob": 0, "model__attention_probs_dropout_p
 
 
 def losses(run: Path) -> list[float]:
-    return [json.loads(line)["mlm_loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["mlm_loss"] for line in logged(run)]
 
 
 EIGHT_STEPS = {"run__max_steps": 8, "checkpoint__every": 4}

@@ -1,11 +1,12 @@
 """Training under its real launchers: resumes are exact, mistakes end with their exit code, nothing good is lost."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import rows
+from tests.trainer.conftest import logged
 from trainer import report
 
 
@@ -29,7 +30,7 @@ def test_what_a_run_leaves(straight: Path, pairs: Path) -> None:
     assert report.main([str(straight)]) == 0
     assert (straight / "report.html").read_bytes() == page, "the command writes what the training wrote"
     assert [p.name for p in sorted((straight / "checkpoints").iterdir())] == ["step-00000008", "step-00000012"]
-    lines = [json.loads(line) for line in (straight / "metrics.jsonl").read_text().splitlines()]
+    lines = logged(straight)
     assert list(lines[0]) == [
         "step",
         "loss",
@@ -64,14 +65,13 @@ def test_steps_that_were_not_saved_are_told(training, straight: Path, tmp_path: 
     out = tmp_path / "run"
     shutil.copytree(straight, out)
     shutil.rmtree(out / "checkpoints/step-00000012")
-    again = training.warm(1, out)
-    assert again.returncode == 0
+    again = training.trained(1, out)
     assert "steps 9 to 12 were not saved, and are trained again." in again.stdout + again.stderr
 
 
 def test_the_rates_of_a_line_are_those_of_its_own_steps(straight: Path) -> None:
     """A step is logged while the next one is computed, except for the last, and takes no less than its own time."""
-    lines = metrics(straight)
+    lines = logged(straight)
     tokens = 0
     for line in lines:
         seconds = (line["tokens"] - tokens) / line["tokens_per_second"]
@@ -84,7 +84,7 @@ def test_a_resumed_run_equals_the_unbroken_one_to_the_last_bit(training, straigh
     """Stopped twice, so that a resume of a resume is tried too, and ended by ranks of a launcher."""
     out = tmp_path / "run"
     for stop in (3, 7):
-        assert training.warm(2, out, run__stop_at=stop).returncode == 0
+        training.trained(2, out, run__stop_at=stop)
     done = training.run("torchrun", out)
     assert done.returncode == 0, done.stderr
     assert "Resuming from" in done.stdout and "step 7, row 112" in done.stdout
@@ -102,7 +102,7 @@ def test_compiled_layers_compute_the_same(training, held_out, tmp_path) -> None:
         "model__attention_probs_dropout_prob": 0.0,
     }
     changes |= {"evaluation__pairs": held_out, "evaluation__every": 8, "evaluation__batches": 2}
-    assert training.warm(1, tmp_path / "plain", **changes).returncode == 0
+    training.trained(1, tmp_path / "plain", **changes)
     for stop in ({"run__stop_at": 4}, {}):
         logs = {"TORCH_LOGS": "recompiles"}
         done = training.run("python", tmp_path / "compiled", logs, engine__compile="true", **changes, **stop)
@@ -159,8 +159,7 @@ def test_a_damaged_checkpoint_is_passed_over(training, straight, tmp_path) -> No
     shutil.copytree(straight, out)
     newest = out / "checkpoints/step-00000012/rank-00001.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    done = training.warm(2, out)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(2, out)
     assert "Passed over a checkpoint" in done.stdout and "step 8, row 128" in done.stdout
     assert training.losses(out) == training.losses(straight)
     assert training.tensors(out, 12) == training.tensors(straight, 12)
@@ -185,12 +184,9 @@ BY_TOKENS = {
 
 
 @pytest.fixture(scope="module")
-def sentence_rows(command, text: Path, vocab: Path, tmp_path_factory) -> Path:
+def sentence_rows(command, text: Path, vocab: Path) -> Path:
     """Pairs without labels: one segment a row."""
-    out = tmp_path_factory.mktemp("rows") / "pairs"
-    made = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "full_sentences", "--max_length", 32)
-    assert command("pairs", *made).returncode == 0
-    return out
+    return rows(command, "sentence_rows", text, vocab, "full_sentences")
 
 
 def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, sentence_rows, tmp_path) -> None:
@@ -202,10 +198,9 @@ def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, senten
         ("stopped", {}),
         ("exact", {"batch__shape": "exact", "run__stop_at": 3}),
     ):
-        done = training.warm(2, tmp_path / name, **(data | changes))
-        assert done.returncode == 0, done.stderr
+        training.trained(2, tmp_path / name, **(data | changes))
     assert training.losses(tmp_path / "stopped") == training.losses(tmp_path / "straight")
-    told = {name: metrics(tmp_path / name) for name in ("straight", "exact")}
+    told = {name: logged(tmp_path / name) for name in ("straight", "exact")}
     assert all(0 < line["padding_fraction"] < 0.5 for line in told["straight"])  # a row is a fifth of a micro-batch
     assert all(line["padding_fraction"] == 0 for line in told["exact"])
     for exact, fixed in zip(told["exact"], told["straight"][:3], strict=True):
@@ -213,12 +208,7 @@ def test_batches_of_tokens_in_one_shape_from_two_folders(training, pairs, senten
         assert 0 <= fixed["pair_accuracy"] <= 1
 
 
-def metrics(out: Path) -> list[dict]:
-    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_rows_without_labels_have_no_pair_loss(training, sentence_rows, tmp_path) -> None:
-    done = training.warm(1, tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
-    assert done.returncode == 0, done.stderr
-    for line in metrics(tmp_path / "run"):
+    training.trained(1, tmp_path / "run", run__stop_at=2, data__pairs=sentence_rows)
+    for line in logged(tmp_path / "run"):
         assert line["pair_loss"] is None and line["loss"] == line["mlm_loss"] > 0
