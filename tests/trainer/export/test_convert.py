@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -22,7 +23,9 @@ from transformers import (
 
 from schemas.errors import CheckpointError
 from schemas.vocabulary import read_vocabulary
+from tests.conftest import rows
 from tests.small_models import FAMILIES, auto_class, section
+from tests.trainer.conftest import logged
 from trainer.checkpoint import format as checkpoints
 from trainer.config.load import load_recipe
 from trainer.export import verify as export_check
@@ -30,31 +33,40 @@ from trainer.export.cli import main
 from trainer.export.convert import export, read_model, write_weights
 from trainer.export.model_card import last_metrics, model_card
 from trainer.export.request import Writing
+from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.starting_weights import build_model
 
-FAMILY = {"albert": {"model__embedding_size": 32}}
+POSITIONS = 40
 SHORT = {"run__max_steps": 4, "checkpoint__every": 2, "run__log_every": 2, "schedule__warmup_steps": 1}
 
 
 @pytest.fixture(scope="module")
-def trained(training, pairs: Path, byte_rows: Path, tmp_path_factory) -> dict[str, Path]:
-    """A run of four steps of each family."""
+def trained(training, command, text, pairs, byte_rows, albert_vocab, tmp_path_factory) -> dict[str, Path]:
+    """A run of four steps of each family; ALBERT's has a published tokenizer."""
     runs = {family: tmp_path_factory.mktemp("export") / family for family in FAMILIES}
+    published = rows(command, "published_rows", text, albert_vocab, "sop")
+    data = dict.fromkeys(FAMILIES, pairs) | {"roberta": byte_rows, "albert": published}
     for family, out in runs.items():
-        data = byte_rows if family == "roberta" else pairs
-        changes = {"model__family": family, "model__hidden_size": 64, "data__pairs": data} | FAMILY.get(family, {})
-        changes["model__num_hidden_layers"] = 2  # in their order
-        done = training.warm(1, out, **SHORT, **changes)
-        assert done.returncode == 0, done.stderr
+        changes = {"model__family": family, "model__hidden_size": 64, "data__pairs": data[family]}
+        changes |= {"model__embedding_size": 32} if family == "albert" else {}
+        changes |= {"model__max_position_embeddings": POSITIONS, "model__num_hidden_layers": 2}  # in their order
+        training.trained(1, out, **SHORT, **changes)
     return runs
 
 
+@pytest.fixture(scope="module")
+def exported(trained: dict[str, Path]) -> dict[str, Path]:
+    """The export of each run."""
+    folders = {family: run.parent / "hf" for family, run in trained.items()}
+    for family, hf in folders.items():
+        assert "(checked, to " in export(str(trained[family]), str(hf), None)
+    return folders
+
+
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, family: str) -> None:
-    out = trained[family]
-    hf = tmp_path / "hf"
-    assert "(checked, to " in export(str(out), str(hf), None)
+def test_the_exported_model_is_ours_and_fills_blanks(trained, exported, family: str) -> None:
+    out, hf = trained[family], exported[family]
     assert {"config.json", "model.safetensors", "tokenizer.json", "README.md"} <= {path.name for path in hf.iterdir()}
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
@@ -79,10 +91,46 @@ def test_the_exported_model_is_ours_and_fills_blanks(trained, tmp_path: Path, fa
     assert best["token"] == int(logits[place].argmax())
 
 
-def test_modernbert_classifies_by_the_mean_of_all_tokens(trained, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_long_text_is_truncated_to_what_the_model_takes(exported, family: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(exported[family])
+    model = auto_class(family).from_pretrained(exported[family]).eval()
+    inputs = tokenizer("the river " * 400, truncation=True, return_tensors="pt")
+    assert inputs["input_ids"].shape == (1, POSITIONS)
+    with torch.inference_mode():
+        assert model(**inputs).to_tuple()[0].isfinite().all()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_pairs_get_the_segments_that_training_used(exported, family: str) -> None:
+    inputs = AutoTokenizer.from_pretrained(exported[family])("the cat", "the dog sees")
+    if FAMILIES_TRAITS[family].type_vocab_size < 2:
+        assert "token_type_ids" not in inputs
+        return
+    vocabulary = read_vocabulary(str(exported[family]))
+    b_starts = inputs["input_ids"].index(vocabulary.special_id("sep")) + 1
+    expected = [0] * b_starts + [1] * (len(inputs["input_ids"]) - b_starts)
+    assert inputs["token_type_ids"] == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
+    """Of the published configs, BERT's, Megatron-BERT's and Nomic's name no first and last token."""
+    config = json.loads((exported[family] / "config.json").read_text())
+    vocabulary = read_vocabulary(str(exported[family]))
+    ends = {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
+    if family not in ("bert", "megatron-bert", "nomic_bert"):
+        assert ends.items() <= config.items()
+    else:
+        assert not ends.keys() & config.keys()
+    assert config["dtype"] == "float32"
+    assert {"transformers_version", "clozeline_version"} <= config.keys()
+    assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
+
+
+def test_modernbert_classifies_by_the_mean_of_all_tokens(exported) -> None:
     """As with the published checkpoints. transformers' default reads [CLS], which masked LM does not train."""
-    export(str(trained["modernbert"]), str(tmp_path / "hf"), None)
-    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "hf").eval()
+    model = AutoModelForSequenceClassification.from_pretrained(exported["modernbert"]).eval()
     input_ids = torch.tensor([[2, 8, 9, 10, 3, 0, 0], [2, 11, 12, 13, 14, 15, 3]])
     attention_mask = (input_ids != 0).long()
 
@@ -169,7 +217,7 @@ def test_the_card_has_the_last_evaluation_up_to_its_step(trained, tmp_path: Path
         '{"step": 4, "filled": [["Frequencies:", "a 9%"], ["The ____ | sees.", "cat 99%"]]}'
     )
 
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = logged(run)
     for line in lines:
         line |= {"eval_mlm_loss": 7.0 - line["step"], "eval_pair_loss": None, "eval_seconds": 1.0}
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -198,10 +246,9 @@ def test_a_folder_that_computes_something_else_is_not_published(trained, tmp_pat
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_an_export_in_several_files_is_the_same_model(trained, tmp_path: Path) -> None:
+def test_an_export_in_several_files_is_the_same_model(trained, exported, tmp_path: Path) -> None:
     """Loaded without a missing or unexpected tensor; --overwrite then leaves one file and no trace of the others."""
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    export(str(trained["albert"]), str(whole), None)
+    whole, cut = exported["albert"], tmp_path / "cut"
     assert "(checked, to " in export(str(trained["albert"]), str(cut), None, writing=Writing(max_shard_bytes=30_000))
     files = sorted(file.name for file in cut.glob("model*"))
     assert len(files) > 3 and "model.safetensors.index.json" in files and "model.safetensors" not in files
@@ -221,31 +268,29 @@ def test_a_size_of_files_that_is_none_is_refused(trained, tmp_path: Path, capsys
     assert code == 2 and "--max_shard_gigabytes" in capsys.readouterr().err and not (tmp_path / "hf").exists()
 
 
-def test_a_damaged_export_is_found(trained, tmp_path: Path) -> None:
-    """One weight exchanged for another of the same shape."""
-    out = trained["bert"]
-    export(str(out), str(tmp_path), None)
-    weights = load_file(tmp_path / "model.safetensors")
+def two_layers_exchanged(hf: Path) -> None:
+    """One weight is that of another layer, of the same shape."""
+    weights = load_file(hf / "model.safetensors")
     a, b = (f"bert.encoder.layer.{i}.attention.self.query.weight" for i in (0, 1))
-    save_file(weights | {a: weights[b], b: weights[a]}, tmp_path / "model.safetensors", {"format": "pt"})
-    vocabulary = read_vocabulary(str(out / "vocabulary"))
-    recipe = load_recipe(str(out / "recipe.toml"), [])
-    with pytest.raises(CheckpointError, match="logits differ"):
-        model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
-        export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
+    save_file(weights | {a: weights[b], b: weights[a]}, hf / "model.safetensors", {"format": "pt"})
 
 
-def test_an_export_with_another_mask_is_found(trained, tmp_path: Path) -> None:
+def another_mask(hf: Path) -> None:
     """ESM scales a row's embeddings by its share of masks, which only rows with a mask show."""
-    out = trained["esm"]
-    export(str(out), str(tmp_path), None)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"mask_token_id": config["mask_token_id"] + 1}))
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(config | {"mask_token_id": config["mask_token_id"] + 1}))
+
+
+@pytest.mark.parametrize(("family", "damage"), [("bert", two_layers_exchanged), ("esm", another_mask)])
+def test_a_damaged_export_is_found(trained, exported, tmp_path: Path, family: str, damage) -> None:
+    out = trained[family]
+    hf = Path(shutil.copytree(exported[family], tmp_path / "hf"))
+    damage(hf)
     vocabulary = read_vocabulary(str(out / "vocabulary"))
     recipe = load_recipe(str(out / "recipe.toml"), [])
     model = read_model(checkpoints.checkpoint_path(str(out), 4), recipe, vocabulary)
     with pytest.raises(CheckpointError, match="logits differ"):
-        export_check.check_export(tmp_path, model, vocabulary, out / "vocabulary")
+        export_check.check_export(hf, model, vocabulary, out / "vocabulary")
 
 
 def test_one_step_of_several_by_the_command(run, trained, tmp_path: Path) -> None:
