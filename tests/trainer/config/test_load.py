@@ -1,7 +1,6 @@
 """Recipes by name or by file, changes by --set, and what is said of mistakes."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,18 +8,10 @@ import pytest
 from schemas.errors import StorageError, UsageError
 from trainer.config.document import ROBERTA_BASE, shipped_recipe
 from trainer.config.load import load_recipe, read_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
-from trainer.config.record import dump_recipe
 from trainer.config.sections import MaskingSection
 
 RECIPES = Path("trainer/recipes").absolute()
 TINY = "tests/recipes/small_bert.toml"
-
-
-def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    recipe = load_recipe(TINY, ['data.pairs=a "b" \\c', "deepspeed.wall_clock_breakdown=true", "run.stop_at=5"])
-    (tmp_path / "recipe.toml").write_text(dump_recipe(recipe))
-    assert load_recipe(str(tmp_path / "recipe.toml"), []) == recipe
-    assert tomllib.loads(dump_recipe(recipe))["optimizer"]["betas"] == [0.9, 0.98]
 
 
 def test_set_takes_toml_and_bare_words() -> None:
@@ -39,16 +30,13 @@ def test_set_takes_toml_and_bare_words() -> None:
             r"unknown key optimizer\.learning_rate\. \[optimizer\] has kind, lr, betas, .*clip",
         ),
         ("lr=1e-3", r"^--set lr=1e-3: expected section\.key=value, .* Did you mean optimizer\.lr\?$"),
-        ("data.pairs=[a, b]", r"""data\.pairs=\[a, b\] is no list: .* 'data\.pairs=\["a","b"\]'\.$"""),
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
         ("model=3", r"expected section\.key=value, as in run\.seed=7\.$"),
         ("data.pairs=[]", r"data\.pairs names no folder"),
         ("run.local=s3://bucket/x", r"run\.local is 's3://bucket/x'\. Give a folder on a disk"),
         ("data.cache=s3://bucket/x", r"data\.cache is 's3://bucket/x'"),
         ("run.seed", r"expected section\.key=value"),
-        ("seed=1", r"expected section\.key=value"),
         ("run.log_every.x=1", "log_every is a value, not a section"),
-        ("run.seed=red", r"^--set run\.seed=red: run\.seed: expected a whole number, found 'red'"),
         ("optimizer.lr=-1", r"optimizer\.lr: .*greater than 0"),
         ("model.num_attention_heads=5", r"model\.num_attention_heads 5 does not divide model\.hidden_size 128"),
         ("batch.micro_batch=none", r"\[batch\] needs global_batch and micro_batch \(rows\), or global_tokens"),
@@ -66,10 +54,10 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("deepspeed.zero_optimization=4", r"deepspeed\.zero_optimization: expected a table, found 4"),
         ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
         (
-            "deepspeed.train_batch_size=4",
-            r"unknown key deepspeed\.train_batch_size\. \[deepspeed\] has .*zero_optimization.* Everything else in "
-            "DeepSpeed's configuration comes from the recipe's other sections",
+            "deepspeed.optimizer=4",
+            r"\[deepspeed\] has .*zero_optimization.* Everything else in DeepSpeed's configurati",
         ),
+        ("optimizer.kind=stable_adamw engine.zero_stage=3", r"stable_adamw works under engine\.zero_stage 0, 1 and 2"),
     ],
 )
 def test_mistakes_are_named(change: str, told: str) -> None:
