@@ -95,13 +95,11 @@ def test_mistakes_name_the_phase(tmp_path: Path, second: str, told: str) -> None
 def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Path) -> None:
     """Stopped in the first, at its end and in the second; at last other masks in the second are refused."""
     config = two_phases(tmp_path)
-    straight = training.warm(2, tmp_path / "straight", config=config)
-    assert straight.returncode == 0
+    straight = training.trained(2, tmp_path / "straight", config=config)
     assert "Phase 2 of 2 begins after step 7.\n" in straight.stdout and "Resuming from" not in straight.stdout
     told = ""
     for stop in (5, 7, 9, 12):
-        done = training.warm(2, tmp_path / "run", config=config, run__stop_at=stop)
-        assert done.returncode == 0, done.stderr
+        done = training.trained(2, tmp_path / "run", config=config, run__stop_at=stop)
         told += done.stdout
     assert "step 7, token 0" in told and "step 9, token 1,200" in told
     assert training.losses(tmp_path / "run") == training.losses(tmp_path / "straight")

@@ -30,15 +30,13 @@ def test_tables_are_flattened_and_compared_by_key() -> None:
 def half(training, tmp_path_factory) -> Path:
     """A run that stopped after step 2 of 6; tests that train it further copy it."""
     out = tmp_path_factory.mktemp("half") / "run"
-    done = training.warm(1, out, run__stop_at=2, **SHORT)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, run__stop_at=2, **SHORT)
     return out
 
 
 def test_a_changed_recipe_is_recorded_everywhere(training, half: Path, tmp_path: Path) -> None:
     half = Path(shutil.copytree(half, tmp_path / "run"))
-    done = training.warm(1, half, optimizer__lr=0.001, **SHORT)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, half, optimizer__lr=0.001, **SHORT)
     assert "The recipe changed: optimizer.lr was 0.003, is 0.001 from step 3 on." in done.stdout
     assert "run.stop_at" not in done.stdout and done.stdout.count("The recipe changed") == 1
 
@@ -58,8 +56,7 @@ def test_a_changed_recipe_is_recorded_everywhere(training, half: Path, tmp_path:
 
 def test_what_only_the_first_weights_depend_on_is_told_to_have_no_effect(training, half: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(half, tmp_path / "run"))
-    done = training.warm(1, run, **SHORT, model__initial_attention="identity")
-    assert done.returncode == 0, done.stderr
+    done = training.trained(1, run, **SHORT, model__initial_attention="identity")
     [told] = [line for line in done.stdout.splitlines() if "The recipe changed" in line]
     assert "model.initial_attention was random, is identity. This has no effect on a run that has begun" in told
 
