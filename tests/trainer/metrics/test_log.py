@@ -156,10 +156,8 @@ def test_tensorboard_is_rewritten_after_a_resume(tmp_path: Path) -> None:
     run_resumed(tmp_path)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
-    truth = [json.loads(text) for text in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
-        (x["step"], x["loss"]) for x in truth if "loss" in x
-    ]
+    truth = [(line["step"], line["loss"]) for line in read_metrics(str(tmp_path)) if "loss" in line]
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == truth
     assert [(event.step, event.value) for event in events.Scalars("eval/mlm_loss")] == [(4, 0.5)]
     assert "mfu" not in events.scalars.Keys()
     times = {event.step: event.wall_time for event in events.Scalars("loss")}

@@ -39,8 +39,7 @@ BAD_LINES = {
 def half(training, tmp_path_factory) -> Path:  # noqa: F811
     """A run that stopped after step 2 of 4."""
     out = tmp_path_factory.mktemp("half") / "run"
-    done = training.warm(1, out, run__stop_at=2, **SHORT)
-    assert done.returncode == 0, done.stderr
+    training.trained(1, out, run__stop_at=2, **SHORT)
     return out
 
 
@@ -109,11 +108,6 @@ def test_q_a_report_shows_a_nan_at_the_end_as_a_dash(run_copy: Path) -> None:
         file.write(json.dumps(line) + "\n")
     write_report(str(run_copy))
     assert "<dt>training loss</dt><dd>-</dd>" in (run_copy / "report.html").read_text()
-
-
-def test_q_a_run_that_ends_in_nan_ends_as_usual(training, tmp_path: Path) -> None:  # noqa: F811
-    done = training.warm(1, tmp_path / "run", optimizer__lr=1e30, **SHORT)
-    assert done.returncode in (0, 4) and "Traceback" not in done.stderr, done.stderr
 
 
 def other_width(run: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.trainer.conftest import TIMED
+from tests.trainer.conftest import TIMED, logged
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import PhaseSection, Recipe
@@ -36,10 +36,6 @@ STUCK = {
     "batch__global_batch": 8,
     "batch__micro_batch": 8,
 }
-
-
-def lines_of(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +65,11 @@ def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path)
     whole = tmp_path / "whole"
     changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 50}
     changes |= {"evaluation__all_kinds": "true", "evaluation__batches": 1, "batch__micro_batch": 4}
-    done = training.warm(2, whole, **changes)
-    assert done.returncode == 0, done.stderr
+    done = training.trained(2, whole, **changes)
     told = [line for line in (done.stdout + done.stderr).splitlines() if "no better than" in line]
     assert len(told) == 2 and "step 50" in told[0] and "learning rate low" in told[0] and "step 60" in told[1]
 
-    lines = lines_of(whole)
+    lines = logged(whole)
     assert {line["step"]: line["loss_doctor"] for line in lines if "loss_doctor" in line} == {
         50: "learning_rate_low",
         60: "learning_rate_low",
@@ -97,7 +92,7 @@ def test_a_run_that_cannot_learn_resumes_exactly_on_two_ranks(training, held_out
     changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
     changes |= {"batch__micro_batch": 4}
     for run, stop in ((whole, 60), (resumed, 33), (resumed, 60)):
-        assert training.warm(2, run, **changes, run__stop_at=stop).returncode == 0
+        training.trained(2, run, **changes, run__stop_at=stop)
     assert training.losses(resumed) == training.losses(whole)
 
 
@@ -110,7 +105,7 @@ def interrupting(step: int) -> str:
 
 def timeless(out: Path) -> list[list[tuple[str, Any]]]:
     """What a run logged, in order, but for times."""
-    return [[(name, value) for name, value in line.items() if name not in TIMED] for line in lines_of(out)]
+    return [[(name, value) for name, value in line.items() if name not in TIMED] for line in logged(out)]
 
 
 def told_by(done: Any) -> list[str]:
@@ -128,7 +123,7 @@ def test_a_run_is_told_the_same_if_a_signal_interrupted_the_evaluation_that_tell
 
     done = training.warm(1, broken, interrupting(50), **changes)
     assert done.returncode == 75 and not told_by(done), done.stderr
-    assert not [line for line in lines_of(broken) if "loss_doctor" in line]
+    assert not [line for line in logged(broken) if "loss_doctor" in line]
 
     # Interrupted once more, which changes nothing.
     done = training.warm(1, broken, interrupting(0), **changes)
@@ -137,7 +132,7 @@ def test_a_run_is_told_the_same_if_a_signal_interrupted_the_evaluation_that_tell
     # As if step 50 were the last one.
     done = training.warm(1, broken, **changes, run__stop_at=50)
     assert done.returncode == 0 and told_by(done) == told_by(whole)[:1], done.stderr
-    assert timeless(broken) == timeless(straight)[: len(lines_of(broken))] and lines_of(broken)[-1]["step"] == 50
+    assert timeless(broken) == timeless(straight)[: len(logged(broken))] and logged(broken)[-1]["step"] == 50
 
     done = training.warm(1, broken, **changes)
     assert done.returncode == 0 and told_by(done) == told_by(whole)[1:], done.stderr
@@ -166,9 +161,8 @@ def test_an_evaluation_between_phases_is_rerun_and_examined_in_the_phase_that_en
 
 def test_a_run_that_learns_is_told_nothing(training, easy_pairs: Path, tmp_path: Path) -> None:
     changes = STUCK | {"optimizer__lr": 5e-3, "run__max_steps": 200, "data__pairs": easy_pairs}
-    done = training.warm(1, tmp_path / "run", **changes, model__hidden_dropout_prob=0)
-    assert done.returncode == 0, done.stderr
-    last = lines_of(tmp_path / "run")[-1]
+    done = training.trained(1, tmp_path / "run", **changes, model__hidden_dropout_prob=0)
+    last = logged(tmp_path / "run")[-1]
     assert last["mlm_loss_masked"] < last["unigram_loss"] - 0.1
     assert "word frequencies alone" not in done.stdout + done.stderr
 
@@ -176,9 +170,8 @@ def test_a_run_that_learns_is_told_nothing(training, easy_pairs: Path, tmp_path:
 def test_without_held_out_pairs_the_training_loss_decides(training, tmp_path: Path) -> None:
     """100/0/0: no place is kept and none is random, and the mean over all places is that at [MASK]."""
     out = tmp_path / "run"
-    done = training.warm(1, out, **STUCK, masking__replacement="100/0/0")
-    assert done.returncode == 0, done.stderr
-    lines = lines_of(out)
+    training.trained(1, out, **STUCK, masking__replacement="100/0/0")
+    lines = logged(out)
     assert [line["step"] for line in lines if "loss_doctor" in line] == [50, 60]
     assert all(line["mlm_loss_kept"] is None and line["mlm_loss_random"] is None for line in lines)
     assert all(line["mlm_loss_masked"] == pytest.approx(line["mlm_loss"]) for line in lines)
@@ -186,9 +179,8 @@ def test_without_held_out_pairs_the_training_loss_decides(training, tmp_path: Pa
 
 def test_no_place_of_causal_language_modeling_has_a_kind(training, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    done = training.warm(1, out, objective__kind="clm", run__max_steps=4)
-    assert done.returncode == 0, done.stderr
-    assert all("mlm_loss_masked" not in line and line["unigram_loss"] > 0 for line in lines_of(out))
+    training.trained(1, out, objective__kind="clm", run__max_steps=4)
+    assert all("mlm_loss_masked" not in line and line["unigram_loss"] > 0 for line in logged(out))
 
 
 @pytest.mark.thorough
@@ -197,12 +189,11 @@ def test_causal_language_modeling_is_examined_by_its_own_loss(training, held_out
     out = tmp_path / "run"
     changes = STUCK | {"objective__kind": "clm", "evaluation__pairs": held_out, "evaluation__every": 50}
     learning = changes | {"optimizer__lr": 5e-3, "run__max_steps": 200}
-    done = training.warm(1, out, **learning, model__hidden_dropout_prob=0)
-    assert done.returncode == 0, done.stderr
-    last, evaluated = lines_of(out)[-2:]
+    done = training.trained(1, out, **learning, model__hidden_dropout_prob=0)
+    last, evaluated = logged(out)[-2:]
     assert last["mlm_loss"] < last["unigram_loss"] - 0.1
     assert evaluated["eval_mlm_loss_masked"] > evaluated["eval_unigram_loss"]
-    assert not [line for line in lines_of(out) if "loss_doctor" in line], done.stderr
+    assert not [line for line in logged(out) if "loss_doctor" in line], done.stderr
 
     stuck = training.warm(1, tmp_path / "stuck", **changes)
     assert "learning rate low" in stuck.stdout + stuck.stderr
@@ -293,12 +284,6 @@ def test_all_predicted_places_decide_where_none_shows_the_mask() -> None:
 def rank_of(vectors_ND: Tensor) -> float:
     x_ND = vectors_ND.double()
     return effective_rank(x_ND.T @ x_ND)
-
-
-@pytest.mark.parametrize("width", [1, 3, 64])
-def test_the_rank_of_equal_vectors_is_1_and_of_an_orthogonal_basis_their_number(width: int) -> None:
-    assert rank_of(torch.randn(1, width).expand(20, width)) == pytest.approx(1)
-    assert rank_of(torch.eye(width)) == pytest.approx(width)
 
 
 def test_the_rank_of_zeros_and_of_numbers_that_are_not_finite_is_0() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 from time import perf_counter
@@ -12,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.trainer.conftest import logged
 from tests.trainer.one_rank import group_of_one
 from trainer.metrics import ranks, speed
 from trainer.metrics.ranks import RankFile, RankReport, rank_figures, ratio_to_median, read_ranks
@@ -30,10 +30,9 @@ def reports(*own_seconds: float, step: int = 7) -> list[RankReport]:
 def test_the_slowest_rank_of_a_run_is_named_with_its_host(training, tmp_path: Path) -> None:
     """Rank 1 sleeps in each forward pass; rank 0 waits for it in the step's exchange, which is not its own time."""
     out = tmp_path / "run"
-    done = training.warm(2, out, "sluggish:1:1:99")
-    assert done.returncode == 0, done.stderr
+    training.trained(2, out, "sluggish:1:1:99")
 
-    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    last = logged(out)[-1]
     assert last["slowest_rank"] == 1 and last["slowest_ratio"] > 1
     assert last["step_seconds"] > 0 and last["peak_memory_bytes"] > 10**7
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from tests.trainer.conftest import logged
 from tests.trainer.one_rank import VOCABULARY, small_batch, small_recipe
 from trainer.metrics.sums import PLACE_NAMES, Interval, StepResult, Sums, evaluation_figures
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
@@ -59,28 +59,17 @@ def test_steps_that_are_not_finite_are_left_out(bad: float) -> None:
     assert alone["loss"] is None and alone["grad_norm"] is None and alone["pair_loss"] is None
 
 
-def test_an_interval_survives_a_checkpoint_to_the_last_bit() -> None:
-    interval = interval_of(step(1 / 3, 7, pairs=3, norm=0.1), step(2 / 7, 11, norm=1e-300))
-    assert Interval.model_validate_json(interval.model_dump_json()) == interval
-
-
-def lines_of(out: Path) -> dict[int, dict]:
-    lines = [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line for line in lines}
-
-
 def test_a_run_logs_means_and_resumes_inside_an_interval(training, tmp_path: Path) -> None:
     """Stopped after 3 and 7 of 12 steps with a line every 5."""
     every, whole, resumed = (tmp_path / name for name in ("every", "whole", "resumed"))
-    assert training.warm(2, every, checkpoint__every=100).returncode == 0
-    assert training.warm(2, whole, run__log_every=5, checkpoint__every=100).returncode == 0
+    training.trained(2, every, checkpoint__every=100)
+    training.trained(2, whole, run__log_every=5, checkpoint__every=100)
     for stop in (3, 7, 12):
-        done = training.warm(2, resumed, run__log_every=5, checkpoint__every=100, run__stop_at=stop)
-        assert done.returncode == 0, done.stderr
+        training.trained(2, resumed, run__log_every=5, checkpoint__every=100, run__stop_at=stop)
     assert list(training.losses(whole)) == [1, 5, 10, 12]
     assert training.losses(resumed) == training.losses(whole)
 
-    each, means = lines_of(every), lines_of(whole)
+    each, means = ({line["step"]: line for line in logged(run)} for run in (every, whole))
     for first, last in ((2, 5), (6, 10), (11, 12)):
         inside = [each[number] for number in range(first, last + 1)]
         assert means[last]["grad_norm"] == pytest.approx(sum(line["grad_norm"] for line in inside) / len(inside))
