@@ -53,11 +53,7 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("schedule.decay_from=end", r"schedule\.decay_from: .*found 'end'"),
         ("deepspeed.zero_optimization=4", r"deepspeed\.zero_optimization: expected a table, found 4"),
         ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
-        (
-            "deepspeed.optimizer=4",
-            r"\[deepspeed\] has .*zero_optimization.* Everything else in DeepSpeed's configurati",
-        ),
-        ("optimizer.kind=stable_adamw engine.zero_stage=3", r"stable_adamw works under engine\.zero_stage 0, 1 and 2"),
+        ("deepspeed.optimizer=4", r"has .*zero_optimization.* Everything else in DeepSpeed's configuration comes from"),
     ],
 )
 def test_mistakes_are_named(change: str, told: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import UsageError
+from tests.trainer.conftest import logged
 from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.phases import phase_after, phases_of
@@ -104,7 +105,7 @@ def test_two_phases_resumed_in_each_equal_an_unbroken_run(training, tmp_path: Pa
     assert "step 7, token 0" in told and "step 9, token 1,200" in told
     assert training.losses(tmp_path / "run") == training.losses(tmp_path / "straight")
     assert training.tensors(tmp_path / "run", 12) == training.tensors(tmp_path / "straight", 12)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = logged(tmp_path / "run")
     assert [line["step"] for line in lines] == list(range(1, 13))
     assert [line["lr"] for line in lines[7:9]] == pytest.approx([0.0005, 0.001])
 
@@ -177,7 +178,7 @@ def test_causal_then_masked_lm_resumed_on_other_ranks_equals_an_unbroken_run(tra
         # The loss, also the masked LM's; the gradient's norm differs more between one rank and two.
         assert found[step][1:3] == pytest.approx(expected[step][1:3], rel=1e-5), step
 
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    lines = logged(tmp_path / "run")
     assert {line["pair_loss"] for line in lines} == {None}
     assert export(str(tmp_path / "run"), str(tmp_path / "early"), step=6).startswith(str(tmp_path))
     assert export(str(tmp_path / "run"), str(tmp_path / "late"), step=12).startswith(str(tmp_path))
