@@ -1,6 +1,5 @@
 """From a folder that transformers wrote, its own vocabulary and weights, to pairs and a run that goes on from it."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -13,10 +12,8 @@ from transformers import (
     BertConfig,
     BertForPreTraining,
     BertTokenizerFast,
-    RobertaTokenizerFast,
 )
 
-from schemas import shards
 from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
 from trainer.export.convert import export
@@ -69,30 +66,6 @@ def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, pu
     original = AutoTokenizer.from_pretrained(published)("The cat.")
     assert {name: exported[name] for name in original} == dict(original)
     assert set(exported) == {"input_ids", "token_type_ids", "attention_mask"}, "both families have segments"
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "bytebpe"])
-def test_rows_hold_the_published_tokenizer_s_ids(command, text, vocab, byte_vocab, tmp_path: Path, kind: str) -> None:
-    if kind == "wordpiece":
-        tokenizer = BertTokenizerFast(vocab=str(vocab / "vocab.txt"), do_lower_case=True)
-    else:
-        tokenizer = RobertaTokenizerFast(vocab=str(byte_vocab / "vocab.json"), merges=str(byte_vocab / "merges.txt"))
-    tokenizer.save_pretrained(tmp_path / "published")
-    pairs = tmp_path / "pairs"
-    flags = ("--text", text, "--vocab", tmp_path / "published", "--output", pairs, "--max_length", 64)
-    done = command("pairs", *flags, "--objective", "doc_sentences")
-    assert done.returncode == 0, done.stderr
-    sentences = set()
-    for path in text.glob("*.arrow"):
-        table = shards.decode_table(path.read_bytes(), path.name, shards.TEXT_SCHEMA)
-        sentences |= set(table["sentences"].combine_chunks().flatten().to_pylist())
-    known = [tokenizer(f" {s}", add_special_tokens=False)["input_ids"] for s in sorted(sentences)]
-    vocabulary = read_vocabulary(str(pairs / "vocabulary"))
-    manifest = json.loads((pairs / "manifest.json").read_text())
-    data = (pairs / manifest["shards"][0]["path"]).read_bytes()
-    schema = shards.pairs_schema(vocabulary.size)
-    first = shards.decode_table(data, "pairs", schema)["input_ids"].to_pylist()[0][1:-1]
-    assert any(first[: len(ids)] == ids for ids in known)
 
 
 def test_other_rules_are_refused(command, text: Path, vocab: Path, tmp_path: Path) -> None:
