@@ -1,46 +1,14 @@
-"""Where a run ends, and in which order what it holds is released."""
+"""Whether all ranks end together, which a watchdog must know."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from schemas.errors import DataError, UsageError
-from tests.trainer.one_rank import group_of_one, small_recipe
+from schemas.errors import DataError
 from trainer import run_context
-from trainer.distributed.stop import StopRequest
 from trainer.distributed.watchdog import RankLostError
-from trainer.run_context import last_step_of, open_run, watch_ranks
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    with group_of_one():
-        yield
-
-
-@pytest.mark.parametrize(
-    ("settings", "last_step"),
-    [
-        (["run.max_steps=12"], 12),
-        (["run.max_steps=12", "run.stop_at=5"], 5),
-        (["run.max_steps=12", "run.stop_at=50"], 12),
-    ],
-)
-def test_a_run_ends_at_stop_at_or_at_its_last_step(settings: list[str], last_step: int) -> None:
-    assert last_step_of(small_recipe("schedule.warmup_steps=2", *settings)) == last_step
-
-
-def test_a_folder_is_locked_until_the_run_is_closed(tmp_path: Path) -> None:
-    recipe = small_recipe(f"run.output={tmp_path / 'run'}")
-    with open_run(recipe, StopRequest()) as context:
-        assert context.run_recipe is recipe and context.url is None
-        with pytest.raises(UsageError), open_run(recipe, StopRequest()):
-            pass
-    with open_run(recipe, StopRequest()):
-        pass
+from trainer.run_context import watch_ranks
 
 
 class WatchdogStandIn:

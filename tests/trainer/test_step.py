@@ -15,7 +15,7 @@ from tests.trainer.one_rank import VOCABULARY, group_of_one, small_batch, small_
 from trainer import step as steps
 from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.deepspeed_internals import basic_optimizer
-from trainer.metrics.sums import StepResult, Sums
+from trainer.metrics.sums import Sums
 from trainer.models.batch import PackedBatch
 from trainer.models.starting_weights import build_model
 from trainer.step import Stepper, count_batch, seed_dropout
@@ -51,29 +51,10 @@ class WatchedGuard(AnomalyGuard):
         super().expect(loss)
 
 
-def whole_step(
-    stepper: Stepper, step: int, batches: list[PackedBatch], following: list[PackedBatch] | None = None
-) -> StepResult:
-    """Take a step and read it at once, though the loop reads it one step later."""
-    assert stepper.compute(step, batches, lambda: False)
-    stepper.exchange(following)
-    assert stepper.settle() is None
-    stepper.update()
-    result = stepper.settle()
-    assert result is not None
-    return result
-
-
 def plain_sums(model: Any, batches: list[PackedBatch]) -> Tensor:
     """(4,) float64: the two losses and numbers of right answers, summed over the batches."""
     sums = [torch.stack(list(model(batch)[:4])).double() for batch in batches]
     return torch.stack(sums).sum(0)
-
-
-def plain_loss(model: Any, batch: PackedBatch) -> Tensor:
-    """The loss of a batch that is a global batch of its own."""
-    mlm_sum, _, pair_sum, _ = plain_sums(model, [batch])
-    return mlm_sum / batch.predicted + pair_sum / batch.paired
 
 
 def plain_gradient(batches: list[PackedBatch], sums: Sums) -> dict[str, Tensor]:
@@ -118,52 +99,6 @@ def test_a_step_is_the_gradient_of_the_whole_batch(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(guard.gradient, gradient, rtol=1e-4, atol=1e-7)
     norm = torch.cat([part.flatten() for part in gradient.values()]).norm()
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
-    engine.destroy()
-
-
-def test_each_step_has_the_counts_of_its_own_batch() -> None:
-    """They are exchanged one step ahead, or when a step begins that was not known before."""
-    engine = small_engine(RECIPE, micro_batches=1)
-    guard = WatchedGuard(engine, AnomalyHistory())
-    stepper = Stepper(engine, guard)
-
-    results = []
-    for step, batch in enumerate(BATCHES):
-        # The last one is announced to nobody.
-        following = [BATCHES[1]] if step == 0 else None
-        results.append(whole_step(stepper, step, [batch], following))
-
-    assert [result.sums.predicted for result in results] == [5, 4, 2]
-    assert [result.sums.pairs for result in results] == [2, 3, 1]
-    assert [result.sums.tokens for result in results] == [24, 21, 12]
-    for result, batch in zip(results, BATCHES, strict=True):
-        assert result.loss == pytest.approx(float(plain_loss(engine.module, batch)), rel=1e-6)
-    engine.destroy()
-
-
-def test_a_step_that_is_left_makes_no_update() -> None:
-    engine = small_engine(RECIPE, micro_batches=3)
-    guard = WatchedGuard(engine, AnomalyHistory())
-    answers = iter([False, False, True])
-
-    stepper = Stepper(engine, guard)
-    assert not stepper.compute(1, BATCHES, lambda: next(answers))
-    assert guard.events == [] and stepper.settle() is None
-    engine.destroy()
-
-
-def test_a_loss_that_is_not_finite_is_a_fault() -> None:
-    engine = small_engine(RECIPE, micro_batches=1)
-    model: Any = engine.module
-    with torch.no_grad():
-        next(model.parameters()).fill_(torch.nan)
-    history = AnomalyHistory()
-    guard = WatchedGuard(engine, history)
-
-    result = whole_step(Stepper(engine, guard), 1, BATCHES[:1])
-
-    assert result.fault == "the loss is not finite"
-    assert "update" not in guard.events and history.skipped == 1
     engine.destroy()
 
 
