@@ -6,7 +6,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
@@ -260,13 +259,3 @@ def test_a_check_that_breaks_is_a_line_of_the_answer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "check_devices", broken)
     assert main([]) == 0
     assert "not checked (RuntimeError: CUDA driver initialization failed)" in capsys.readouterr().out
-
-
-def test_the_installed_command_is_the_same_program() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "clozeline", "doctor", "--config", "nothing"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2 and done.stderr.startswith("clozeline: --config nothing does not exist.")

@@ -17,7 +17,7 @@ from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.folder import open_folders
-from trainer.data.share import needed_tokens, row_micro_batches, share_of, smallest_micro_batch, token_micro_batches
+from trainer.data.share import needed_tokens, row_micro_batches, share_of, token_micro_batches
 from trainer.data.stream import build_stream
 from trainer.describe import MOST_TOKENS, count_parameters, held_bytes, largest_micro_batch, meta_model
 from trainer.distributed import collectives
@@ -76,15 +76,6 @@ def test_a_part_of_the_batch_that_fits_is_one_micro_batch(size: int, longest: li
     tokens = needed_tokens(batch(global_tokens=size, micro_tokens="auto"), 10**9, longest, ranks)
     assert token_micro_batches(size, tokens, longest, ranks) == 1
     assert tokens <= size // ranks + sum(longest) + 4 * max(longest) + 64
-
-
-def test_examples_of_both_counts() -> None:
-    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 20_000, [128], 1) == 16_384
-    assert needed_tokens(batch(global_batch=256, micro_tokens="auto"), 65_536, [128], 8) == 4096
-    in_tokens = batch(global_tokens=1_000_000, micro_tokens="auto")
-    assert needed_tokens(in_tokens, 50_001, [128], 1) == 49_984
-    assert needed_tokens(in_tokens, 65_536, [128], 64) == 15_808, "its part of a million, and room for two rows"
-    assert [smallest_micro_batch(section, 128) for section in (batch(global_batch=8), in_tokens)] == [128, 512]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])

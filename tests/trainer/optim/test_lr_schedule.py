@@ -20,12 +20,6 @@ def rates(schedule: ScheduleSection, steps: int = 10, lr: float = 1.0) -> list[f
     return [learning_rate(step, OptimizerSection(lr=lr), schedule, steps) for step in range(1, steps + 2)]
 
 
-def test_the_rate_rises_and_falls_linearly() -> None:
-    expected = [0.25, 0.5, 0.75, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0]
-    assert rates(ScheduleSection(warmup_steps=4)) == pytest.approx(expected)
-    assert learning_rate(1, PEAK, ScheduleSection(), 10) == 1.0
-
-
 @pytest.mark.parametrize(
     ("kind", "theirs"), [("linear", get_linear_schedule_with_warmup), ("cosine", get_cosine_schedule_with_warmup)]
 )
