@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sysconfig
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from packaging.specifiers import SpecifierSet
 from schemas import host_limits
 from schemas.errors import UsageError
 from tests.object_store import ObjectStore
+from tests.trainer.data.node_cache.test_node_cache import mounted
 from trainer import doctor
 from trainer.config.load import load_recipe
 from trainer.doctor import Finding, main
@@ -201,29 +201,18 @@ def test_without_torch_and_with_a_folder_that_cannot_be_written(tmp_path: Path) 
     assert lines[-1] == "Training cannot start here."
 
 
-@pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs without room."""
-    folder = tmp_path / "full"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("only root can mount a tmpfs")
-    try:
-        with (folder / "filler").open("wb", buffering=0) as file, pytest.raises(OSError):
+def test_a_full_disk_is_exit_code_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    full_disk = tmp_path / "full"
+    with mounted(full_disk, "size=1m"):
+        with (full_disk / "filler").open("wb", buffering=0) as file, pytest.raises(OSError):
             while True:
                 file.write(bytes(4096))
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
-
-def test_a_full_disk_is_exit_code_5(full_disk: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--json", "--folder", str(full_disk)]) == 5
+        assert main(["--json", "--folder", str(full_disk)]) == 5
+        assert [path.name for path in full_disk.iterdir()] == ["filler"]
     (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["state"] == "failed"]
     assert (finding["name"], finding["exit_code"]) == ("folder", 5)
     assert finding["value"] == f"{full_disk}: No space left on device" and "free some space" in finding["advice"]
-    assert [path.name for path in full_disk.iterdir()] == ["filler"]
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,14 @@ Groups: G outputs that cannot be written, M files of a run folder, O exports aga
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.trainer.conftest import training  # noqa: F401 (a fixture)
+from tests.trainer.data.node_cache.test_node_cache import mounted
 from trainer.export import cli as export
 from trainer.export.model_card import last_metrics
 from trainer.metrics.log import NAMES, MetricsLog, read_lines
@@ -197,26 +196,19 @@ def test_outputs_that_cannot_be_written(
 @pytest.fixture(params=["ro", "size=16k"], ids=["G-read-only", "G-full"])
 def small_disk(request, tmp_path: Path):
     """A file system that is read-only, or too small for an export."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", request.param, "tmpfs", str(place)]
-    if os.getuid() or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting needs root")
-    yield place, request.param
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with mounted(tmp_path / "disk", request.param):
+        yield tmp_path / "disk"
 
 
-def test_an_output_on_a_bad_disk(half: Path, small_disk, capsys) -> None:
-    place, _ = small_disk
-    code = export.main([str(half), "--output", str(place / "hf")])
+def test_an_output_on_a_bad_disk(half: Path, small_disk: Path, capsys) -> None:
+    code = export.main([str(half), "--output", str(small_disk / "hf")])
     error = capsys.readouterr().err
-    assert code == 5 and str(place) in one_line(error), error
+    assert code == 5 and str(small_disk) in one_line(error), error
 
 
-def test_a_temporary_folder_on_a_bad_disk(half: Path, small_disk, tmp_path: Path, capsys, monkeypatch) -> None:
+def test_a_temporary_folder_on_a_bad_disk(half: Path, small_disk: Path, tmp_path: Path, capsys, monkeypatch) -> None:
     """It is used for exports to URLs alone."""
-    place, _ = small_disk
-    monkeypatch.setattr("tempfile.tempdir", str(place))
+    monkeypatch.setattr("tempfile.tempdir", str(small_disk))
     assert export.main([str(half), "--output", "memory://bad_disk/hf"]) == 5
     error = capsys.readouterr().err
     assert error.startswith("clozeline: ") and "TMPDIR" in error and error.count("\n") == 1
