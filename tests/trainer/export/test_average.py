@@ -49,15 +49,6 @@ def test_an_export_holds_the_mean_of_the_last_checkpoints(trained: Path, tmp_pat
     assert "mean of those" not in (tmp_path / "one" / "README.md").read_text()
 
 
-def test_a_mean_is_rounded_once(trained: Path) -> None:
-    before, after = weights_of(trained, 4), weights_of(trained, 5)
-    shapes = {name: tuple(weight.shape) for name, weight in after.items()}
-    found = read_weights([checkpoint_path(str(trained), step) for step in (4, 5)], shapes)
-    assert found.keys() == after.keys()
-    for name, mean in found.items():
-        assert torch.equal(mean, ((before[name].double() + after[name].double()) / 2).float())
-
-
 def test_the_last_are_counted_from_the_step_that_is_given(trained: Path, tmp_path: Path) -> None:
     assert last_steps(str(trained), 4, 2) == [3, 4]
     told = export(str(trained), str(tmp_path / "hf"), 4, writing=Writing(average=2))

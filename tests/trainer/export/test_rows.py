@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from schemas.errors import CheckpointError, DataError
 from schemas.vocabulary import Vocabulary, read_vocabulary
+from tests.conftest import rows
 from tests.small_models import random_model, section
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_exportable, check_rows
@@ -61,19 +61,6 @@ def test_a_mask_is_glued_to_what_follows_it_without_a_space(request, tmp_path: P
     place = separated.index(next(token for token in separated if token.endswith("cat"))) + 1
     masked = tokenizer(f"the {tokenizer.mask_token}. the cat").input_ids
     assert masked == [*plain[:place], tokenizer.mask_token_id, *plain[place + 1 :]]
-
-
-def test_the_second_text_is_the_second_segment_under_every_vocabulary(request, tmp_path: Path) -> None:
-    for name in VOCABULARIES:
-        folder = tmp_path / name
-        folder.mkdir()
-        tokenizer = exported(request.getfixturevalue(name), "bert", folder).tokenizer
-        rows = tokenizer(["the cat", "the"], ["a river", "a"], padding=True, return_tensors="pt")
-        segments_T = rows["token_type_ids"][0]
-        second = len(tokenizer("a river", add_special_tokens=False).input_ids) + 1
-        assert rows["input_ids"][0, 0] == tokenizer.cls_token_id
-        assert segments_T.tolist() == [0] * (len(segments_T) - second) + [1] * second
-        assert torch.all(rows["token_type_ids"] < 2)
 
 
 @pytest.mark.parametrize(
@@ -193,11 +180,7 @@ def test_training_on_its_rows_is_refused_before_the_first_step(
     training, command, text: Path, byte_vocab: Path, tmp_path: Path
 ) -> None:
     published = changed(byte_vocab, "tokenizer.json", STRIPPED, tmp_path / "published")
-    pairs = tmp_path / "pairs"
-    flags = ("--objective", "full_sentences", "--max_length", 32)
-    made = command("pairs", "--text", text, "--vocab", published, "--output", pairs, *flags)
-    assert made.returncode == 0, made.stderr
-
+    pairs = rows(command, "stripped", text, published, "full_sentences")
     done = training.warm(1, tmp_path / "run", data__pairs=pairs, model__family="roberta")
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith(f"clozeline: {pairs} was made with a tokenizer that an export of the model could not")
