@@ -1,4 +1,4 @@
-"""Rows of several shards as one block, and the redrawn order of their segments."""
+"""Which rank gets which rows, and the redrawn order of their segments."""
 
 from __future__ import annotations
 
@@ -11,54 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.masking import Masking
-from schemas.ragged import offsets_of
 from schemas.vocabulary import Vocabulary
-from tests.trainer.data.node_cache.ranks import made_shard
 from trainer.data.folder import PairFolder
 from trainer.data.order import build_sources
-from trainer.data.rows import Block, join_rows
 from trainer.data.share import RankShare, assign_rows
 from trainer.data.stream import MaskingSchedule, Stream
 from trainer.models.batch import PackedBatch
-
-MASKS = 3
-SHARDS = [made_shard(place, MASKS) for place in (4, 5, 0, 7)]  # shard 5 has no rows
-BLOCK = Block(SHARDS)
-JOINED = join_rows([shard.rows for shard in SHARDS])
-
-
-@given(st.lists(st.integers(0, len(JOINED.labels_B) - 1), min_size=1, max_size=60))
-@settings(max_examples=60)
-def test_rows_are_those_of_the_joined_shards(wanted: list[int]) -> None:
-    rows_B = np.array(wanted)
-    found = BLOCK.take(rows_B)
-    expected = JOINED.take(rows_B)
-    for name, array in vars(expected).items():
-        other = getattr(found, name)
-        assert other.dtype == array.dtype and other.tolist() == array.tolist(), name
-    assert BLOCK.lengths_N[rows_B].tolist() == expected.lengths().tolist()
-
-
-@given(st.lists(st.integers(0, len(JOINED.labels_B) - 1), min_size=1, max_size=60), st.integers(0, 2 * MASKS))
-@settings(max_examples=60)
-def test_masks_are_those_of_each_row(wanted: list[int], variant: int) -> None:
-    places = [(shard, row) for shard in SHARDS for row in range(len(shard.rows.labels_B))]
-    positions: list[int] = []
-    tokens: list[int] = []
-    counts = []
-    for number in wanted:
-        shard, row = places[number]
-        assert shard.stored is not None
-        list_number = row * MASKS + variant % MASKS
-        begin, end = shard.stored.offsets[list_number : list_number + 2]
-        positions += shard.stored.positions[begin:end].tolist()
-        tokens += shard.stored.tokens[begin:end].tolist()
-        counts.append(end - begin)
-
-    masks = BLOCK.take_masks(np.array(wanted), variant)
-
-    assert (masks.positions_K.tolist(), masks.seen_K.tolist()) == (positions, tokens)
-    assert masks.offsets_B1.tolist() == offsets_of(np.array(counts)).tolist()
 
 
 @given(
