@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import made, rows
+
 
 @pytest.fixture(scope="module")
 def unknown_words(command, vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -13,13 +15,9 @@ def unknown_words(command, vocab: Path, tmp_path_factory: pytest.TempPathFactory
     sentences = ["\u0436" * n for n in range(1, 7)]
     lines = [json.dumps({"text": "\n".join(f"{word} {i}\u0444" for word in sentences)}) for i in range(60)]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
-    text, pairs = folder / "text", folder / "pairs"
     splitting = ("--sentence_splitter", "newline", "--num_shards", 1)
-    assert command("shard", "--input", folder / "corpus.jsonl", "--output", text, *splitting).returncode == 0
-    shape = ("--objective", "nsp", "--max_length", 16)
-    done = command("pairs", "--text", text, "--vocab", vocab, "--output", pairs, *shape)
-    assert done.returncode == 0, done.stderr
-    return pairs
+    text = made(command, folder / "text", "shard", "--input", folder / "corpus.jsonl", *splitting)
+    return rows(command, "pairs", text, vocab, "nsp", 16)
 
 
 def test_a_step_without_masks_is_an_error_that_names_it(training, unknown_words: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.conftest import made, rows
 from tests.trainer.conftest import TIMED, logged
 from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.config.phases import Phase, phases_of
@@ -49,15 +50,9 @@ def easy_pairs(command, tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.dumps({"text": f"{text} {number}."}) for number, text in enumerate(documents)]
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
 
-    text, vocab, pairs = (folder / name for name in ("text", "vocab", "pairs"))
-    for words_of_command in (
-        ("shard", "--input", folder / "corpus.jsonl", "--output", text, "--num_shards", 2),
-        ("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 150),
-        ("pairs", "--text", text, "--vocab", vocab, "--output", pairs, "--objective", "nsp", "--max_length", 32),
-    ):
-        done = command(*words_of_command)
-        assert done.returncode == 0, done.stderr
-    return pairs
+    text = made(command, folder / "text", "shard", "--input", folder / "corpus.jsonl", "--num_shards", 2)
+    vocab = made(command, folder / "vocab", "vocab", "--text", text, "--model", "wordpiece", "--size", 150)
+    return rows(command, "pairs", text, vocab, "nsp")
 
 
 def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import (
 
 from schemas.errors import DataError
 from schemas.vocabulary import read_vocabulary
+from tests.conftest import rows
 from trainer.export.convert import export
 
 SMALL = {
@@ -46,12 +47,9 @@ def published(request: pytest.FixtureRequest, vocab: Path, albert_vocab: Path, t
 
 def test_a_run_goes_on_from_a_published_folder(command, training, text: Path, published: Path, tmp_path: Path) -> None:
     """And its export is read again, its tokenizer too."""
-    pairs = tmp_path / "pairs"
     family = published.name
     objective = {"bert": "nsp", "albert": "sop"}[family]
-    flags = ("--text", text, "--vocab", published, "--output", pairs, "--objective", objective, "--max_length", 32)
-    done = command("pairs", *flags)
-    assert done.returncode == 0, done.stderr
+    pairs = rows(command, f"{family}_published", text, published, objective)
     copied = {path.name for path in (pairs / "vocabulary").iterdir()}
     assert {"tokenizer.json", "tokenizer_config.json"} <= copied and "model.safetensors" not in copied
     assert read_vocabulary(str(pairs / "vocabulary")) == read_vocabulary(str(published))
