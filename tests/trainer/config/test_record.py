@@ -8,22 +8,12 @@ import pytest
 
 from trainer.config.load import load_recipe
 from trainer.config.parse import section_in, takes_text
-from trainer.config.record import PATH_KEYS, RecipeChange, changes_between, flatten, public_changes, public_recipe
+from trainer.config.record import PATH_KEYS, RecipeChange, public_changes, public_recipe
 from trainer.config.schema import DeepSpeedSection, PhaseSection, Recipe
 from trainer.config.sections import Section
 from trainer.export import convert as export
 
 SHORT = {"run__max_steps": 6, "checkpoint__every": 2, "checkpoint__keep": 9, "schedule__warmup_steps": 1}
-
-
-def test_tables_are_flattened_and_compared_by_key() -> None:
-    before = flatten({"run": {"seed": 1, "output": "a"}, "phases": [{"steps": 3}], "optimizer": {"betas": (0.9, 0.98)}})
-    assert before == {"run.seed": 1, "run.output": "a", "phases.1.steps": 3, "optimizer.betas": [0.9, 0.98]}
-    now = flatten({"run": {"seed": 2, "output": "b"}, "phases": [{"steps": 3}], "optimizer": {"betas": [0.9, 0.98]}})
-    assert changes_between(before, now | {"optimizer.clip": 1.0}, 7) == [
-        RecipeChange(step=7, key="optimizer.clip", before=None, now=1.0),
-        RecipeChange(step=7, key="run.seed", before=1, now=2),
-    ]
 
 
 @pytest.fixture(scope="module")

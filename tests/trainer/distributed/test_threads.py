@@ -45,19 +45,10 @@ def test_each_rank_gets_threads_for_its_idle_cores(busy: float, usable: int, ran
     assert threads_beside(busy, usable, ranks) == threads
 
 
-@pytest.mark.parametrize(
-    ("value", "is_free"), [(None, True), ("", True), ("4", False), ("4,2", False), ("0", True), ("all", True)]
-)
-def test_an_empty_variable_is_no_choice(monkeypatch: pytest.MonkeyPatch, value: str | None, is_free: bool) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    if value is not None:
-        monkeypatch.setenv("OMP_NUM_THREADS", value)
-    assert module.may_choose() == is_free
-
-
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
-    ("busy", "variable", "used"), [(7.26, None, 1), (2.6, None, 5), (0.3, None, 8), (7.26, "8", 8)]
+    ("busy", "variable", "used"),
+    [(7.26, None, 1), (7.26, "", 1), (7.26, "all", 1), (2.6, None, 5), (0.3, None, 8), (7.26, "8", 8)],
 )
 def test_a_run_takes_the_cores_that_are_free(
     monkeypatch: pytest.MonkeyPatch, capsys, busy: float, variable: str | None, used: int

@@ -223,25 +223,19 @@ def test_what_cannot_be_begun_with(case, fault: str) -> None:
 
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
 def test_dropout_is_the_recipe_s(vocab: Path, byte_vocab: Path, tmp_path: Path, family: str) -> None:
-    """It does not change what weights mean: a published model can be trained on with another one."""
+    """It does not change what weights mean: a published model can be trained on with another one.
+
+    Nor does the pooling of a classifier, a head that pretraining does not have.
+    """
     vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
     published = parts_of(random_model(section(family), vocabulary))[""]
     rates = {key: 0.3 for key in hf_config(published.shape, vocabulary) if "dropout" in key}
     rates.pop("token_dropout", None)  # ESM's, which says how embeddings are scaled
-    folder = write_hf(published, vocabulary, tmp_path, **rates)
+    pooling = {"classifier_pooling": "cls"} if family == "modernbert" else {}
+    folder = write_hf(published, vocabulary, tmp_path, **rates, **pooling)
 
     fresh = parts_of(build_model(section(family), vocabulary.size, 5))[""]
     assert rates and warm_start(fresh, str(folder), vocabulary) == []
-
-
-def test_pooling_of_a_classifier_does_not_matter(vocab: Path, tmp_path: Path) -> None:
-    """It concerns a head that pretraining does not have."""
-    vocabulary = read_vocabulary(str(vocab))
-    published = random_model(section("modernbert"), vocabulary)
-    folder = write_hf(published, vocabulary, tmp_path, classifier_pooling="cls")
-
-    fresh = build_model(section("modernbert"), vocabulary.size, 5)
-    assert warm_start(fresh, str(folder), vocabulary) == []
 
 
 @pytest.mark.parametrize("family", ["eurobert", "nomic_bert", "gte"])

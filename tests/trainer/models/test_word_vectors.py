@@ -81,27 +81,12 @@ def test_dropped_pairs_do_not_change_the_information_of_kept_ones(weights: Weigh
     assert np.array_equal(of_kept, np.where(is_kept, of_all, 0))
 
 
-def test_a_matrix_without_pairs_is_empty() -> None:
-    matrix = cooccurrence_matrix([], TOKENS)
-    assert matrix.shape == (TOKENS, TOKENS)
-    assert matrix.nnz == 0
-
-
 def test_each_file_is_read_once_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """While one rank reads up to 4,096 files, the others wait."""
     reported = []
     monkeypatch.setattr("trainer.models.word_vectors.progress", lambda: reported.append(1))
     cooccurrence_matrix(triples_of({(i, i + 1): 1 for i in range(8)}, files=8), TOKENS)
     assert len(reported) >= 8
-
-
-def test_vectors_of_a_matrix_of_low_rank_give_it_back() -> None:
-    rng = np.random.default_rng(0)
-    true_VE = rng.standard_normal((300, 12))
-    matrix = sparse.csr_matrix((true_VE @ true_VE.T).astype(np.float32))
-
-    vectors_VE = factorize(matrix, 12, torch.Generator().manual_seed(1))
-    assert torch.allclose(vectors_VE @ vectors_VE.T, torch.from_numpy(true_VE @ true_VE.T), atol=1e-3)
 
 
 def test_the_subspace_is_that_of_the_largest_eigenvalues() -> None:
