@@ -101,3 +101,11 @@ def write_task(folder: Path, kind: str, train: int = 48, dev: int = 24, **traini
     path = folder / "task.toml"
     path.write_text(tomli_w.dumps(content))
     return path
+
+
+def results_of(output: Path) -> dict[str, Any]:
+    """What must be equal in two fine-tunings that are the same: everything but times."""
+    content = json.loads((output / "results.json").read_text())
+    for seed in content["seeds"]:
+        seed.pop("seconds")
+    return content

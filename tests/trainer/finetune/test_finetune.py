@@ -6,27 +6,18 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import write_lines, write_task
+from tests.trainer.finetune.tasks import results_of, write_lines, write_task
 
 FINETUNE = ["python", "-m", "trainer.finetune"]
 
 
 def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
     return [*FINETUNE, str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
-
-
-def results_of(output: Path) -> dict[str, Any]:
-    """What must be equal in two fine-tunings that are the same: everything but times."""
-    content = json.loads((output / "results.json").read_text())
-    for seed in content["seeds"]:
-        seed.pop("seconds")
-    return content
 
 
 WITH_A_LINE_PER_STEP = """

@@ -16,7 +16,7 @@ import transformers
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import pair_lines, write_task
+from tests.trainer.finetune.tasks import pair_lines, results_of, write_task
 
 pytestmark = pytest.mark.timeout(600)
 FAMILIES = {"sentence": "bert", "pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
@@ -48,14 +48,6 @@ def outputs(encoder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFac
     expected = [{signal.SIGTERM: 75, signal.SIGKILL: -9}.get(command.get("signal"), 0) for command in commands]
     assert json.loads(done.stdout) == expected, done.stderr
     return folder
-
-
-def results_of(output: Path) -> dict[str, Any]:
-    """The results, but for the time that training took."""
-    content = json.loads((output / "results.json").read_text())
-    for seed in content["seeds"]:
-        seed.pop("seconds")
-    return content
 
 
 def run_commands(folder: Path, commands: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:

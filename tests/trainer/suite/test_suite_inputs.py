@@ -98,6 +98,7 @@ def test_a_file_of_the_same_size_with_other_content_is_refused(suite_file: Path,
         claim_with(plan)
     swap(labels, "B-WHO", "B-WHAT")
     claim_with(plan)
+    claim_with(replace(plan, suite=open_suite(str(suite_file), [], ["training.save_every=7"])))  # no input
 
     swap(suite_file.parent / "pairs/order.jsonl", "sentence_good", "sentence_bad")
     with pytest.raises(UsageError, match=r"minimal pairs order\.files\.pairs/order\.jsonl"):
@@ -182,8 +183,3 @@ def test_what_a_failed_job_left_is_removed_if_its_task_has_changed(suite_file: P
     (output / "results.json").unlink()
     remove_if_of_another(output, None, lower)
     assert not output.exists()
-
-
-def test_how_often_states_are_saved_is_no_input(suite_file: Path, plan: Plan) -> None:
-    claim_with(replace(plan, suite=open_suite(str(suite_file), [], [])))
-    claim_with(replace(plan, suite=open_suite(str(suite_file), [], ["training.save_every=7"])))
