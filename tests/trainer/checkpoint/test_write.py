@@ -94,17 +94,6 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     other.destroy()
 
 
-def test_the_files_are_read_as_whole_parameters(tmp_path: Path, two_engines: dict[str, Any]) -> None:
-    files = RankFiles(save(two_engines["first"], tmp_path))
-    parameters = dict(two_engines["first"].module.named_parameters())
-    assert list(files.shapes) == list(parameters)
-    for name, parameter in parameters.items():
-        assert files.shapes[name] == parameter.shape
-        assert torch.equal(files.read(name, 0, parameter.numel()), parameter.detach().flatten())
-        middle = parameter.numel() // 2
-        assert torch.equal(files.read(name, middle, 1), parameter.detach().flatten()[middle : middle + 1])
-
-
 def halves(parts: list[ParameterSlice]) -> list[ParameterSlice]:
     """The same elements in twice as many parts, as ranks hold them that cut tensors."""
     cut = []

@@ -210,17 +210,6 @@ def is_real(row: str) -> bool:
     return any(json.loads(row)[0])
 
 
-def test_what_a_batch_holds(pairs: Path, folder: PairFolder) -> None:
-    with streaming(pairs) as one:
-        batch = one.batch(0)[0]
-    specials = torch.tensor(folder.vocabulary.special_ids)
-    assert (batch.ids_T[batch.sequence_starts_S] == folder.vocabulary.special_id("cls")).all()
-    assert not torch.isin(batch.labels_K, specials).any()
-    assert (batch.positions_T[batch.sequence_starts_S] == 0).all()
-    assert int(batch.positions_T.max()) + 1 == batch.longest
-    assert all(tensor.dtype == torch.int64 for tensor in vars(batch).values() if isinstance(tensor, torch.Tensor))
-
-
 @pytest.mark.parametrize("change", ["cut", "flip", "gone"])
 def test_a_bad_shard_is_named_before_a_row_is_trained_on(pairs: Path, tmp_path: Path, change: str) -> None:
     copy = tmp_path / "pairs"
