@@ -51,7 +51,6 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("schedule.decay_steps=5", r"decay_steps belongs to kind wsd"),
         ("schedule.kind=wsd", r"wsd needs it"),
         ("schedule.decay_from=end", r"schedule\.decay_from: .*found 'end'"),
-        ("deepspeed.zero_optimization=4", r"deepspeed\.zero_optimization: expected a table, found 4"),
         ("engine.offload=parameters", r"engine\.offload parameters is not for engine\.zero_stage 1"),
         ("deepspeed.optimizer=4", r"has .*zero_optimization.* Everything else in DeepSpeed's configuration comes from"),
     ],

@@ -106,13 +106,10 @@ def test_a_bad_step_leaves_no_trace(group: None, layout: str, kind: str) -> None
             assert equal(before, state_of(engine))
 
         assert [step(stepper, engine, number, number + 1).fault for number in (3, 4)] == [None, None]
-        ends.append(state_of(engine) | {"updates": torch.tensor(updates_of(engine))})
+        updates = max(int(state.get("step", 0)) for state in basic_optimizer(engine).state.values())
+        ends.append(state_of(engine) | {"updates": torch.tensor(updates)})
         engine.destroy()
     assert equal(*ends)
-
-
-def updates_of(engine: Any) -> int:
-    return max(int(state.get("step", 0)) for state in basic_optimizer(engine).state.values())
 
 
 def test_a_start_leaves_the_garbage_collector_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from threading import Event
 import pytest
 
 from tests.forked import Command
+from tests.trainer.data.node_cache.shards import until
 from tests.trainer.ranks import environments
 from trainer.distributed import watchdog
 from trainer.distributed.watchdog import Watchdog, progress
@@ -80,13 +81,6 @@ def start(board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[i
             one.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(BEAT)
-    assert condition()
-
-
 def test_a_rank_may_wait_as_long_as_another_advances(start) -> None:
     waiting, ends = start(0)
     waiting.at("step 4, saving")
@@ -95,7 +89,7 @@ def test_a_rank_may_wait_as_long_as_another_advances(start) -> None:
         time.sleep(BEAT)
         other.progress()
     assert ends == []
-    wait_for(lambda: bool(ends))
+    until(lambda: bool(ends), 30)
     assert "nothing has happened for" in ends[0] and "step 4, saving: all live" in ends[0]
 
 
@@ -146,7 +140,7 @@ def test_a_rank_that_falls_silent_is_named_while_another_waits(start) -> None:
     second.at("step 7, computing")
     time.sleep(8 * BEAT)
     second.close(left=False)
-    wait_for(lambda: bool(ends))
+    until(lambda: bool(ends), 30)
     assert ends[0].startswith("waiting for ") and "in step 7, counting: rank 1 (process " in ends[0]
     assert "last seen in step 7, computing" in ends[0]
 
@@ -167,7 +161,7 @@ def test_a_store_that_does_not_answer_is_named(start, board: Board) -> None:
     start(1)
     time.sleep(8 * BEAT)
     board.lost = True
-    wait_for(lambda: bool(ends))
+    until(lambda: bool(ends), 30)
     assert "the store of the ranks at 10.0.0.1:29500" in ends[0]
     assert "the store of the ranks at 10.0.0.1:29500" in first.lost()[0]
 
@@ -178,7 +172,7 @@ def test_a_store_that_is_frozen_is_named_and_holds_nobody_up(start, board: Board
     start(1)
     time.sleep(8 * BEAT)
     board.answers.clear()
-    wait_for(lambda: bool(ends))
+    until(lambda: bool(ends), 30)
     assert "the store of the ranks at " in ends[0] and "was stopped" in ends[0]
 
     began = time.monotonic()

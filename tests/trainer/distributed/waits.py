@@ -8,7 +8,6 @@ so they can be counted there:
     synchronizations the host waits for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a stream,
                      an event, or a copy between host and device that is not asynchronous
     collectives      operators of torch.distributed, by name
-    operators        all ATen operators, which the host of a GPU would launch
 
 Functions that wait are replaced by stand-ins that only count, since a CPU has nothing to wait for. On a CPU all tensors
 are on one device, so a copy between host and device is counted only if a test uses torch's device "meta" in place of a
@@ -44,15 +43,11 @@ COPYING_OPERATORS = ("_to_copy", "copy_")
 
 @dataclass
 class Waits:
-    """The counts. reads, synchronizations and collectives: calls by kind. operators: all ATen operators.
-
-    The kinds of synchronizations are "device", "stream", "event" and "copy".
-    """
+    """The counts: calls by kind. The kinds of synchronizations are "device", "stream", "event" and "copy"."""
 
     reads: Counter[str] = field(default_factory=Counter)
     synchronizations: Counter[str] = field(default_factory=Counter)
     collectives: Counter[str] = field(default_factory=Counter)
-    operators: int = 0
 
 
 @contextlib.contextmanager
@@ -78,7 +73,7 @@ class _CountedReads(TorchFunctionMode):
 
 
 class _CountedOperators(TorchDispatchMode):
-    """Counts ATen operators, and separately the collective calls and the operators that wait for values."""
+    """Counts collective calls, and operators that wait for values."""
 
     def __init__(self, waits: Waits):
         super().__init__()
@@ -93,7 +88,6 @@ class _CountedOperators(TorchDispatchMode):
             self._waits.reads[operator] += 1
         elif operator in COPYING_OPERATORS and _is_waited_for(operator, args, kwargs or {}):
             self._waits.synchronizations["copy"] += 1
-        self._waits.operators += 1
         return func(*args, **(kwargs or {}))
 
 

@@ -81,16 +81,6 @@ def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path)
     assert "Likely cause: learning rate low" in page and "word frequencies alone" in page
 
 
-@pytest.mark.thorough
-def test_a_run_that_cannot_learn_resumes_exactly_on_two_ranks(training, held_out, tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 25}
-    changes |= {"batch__micro_batch": 4}
-    for run, stop in ((whole, 60), (resumed, 33), (resumed, 60)):
-        training.trained(2, run, **changes, run__stop_at=stop)
-    assert training.losses(resumed) == training.losses(whole)
-
-
 def interrupting(step: int) -> str:
     """A signal in the middle of the first evaluation, which is after `step`, on one rank."""
     # A step has one micro-batch. So has each of the four batches of an evaluation.
