@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -169,17 +169,10 @@ def test_a_phase_keeps_the_kernel_of_its_steps_and_the_next_one_chooses() -> Non
     assert recorded(phases[1], 10, TRITON) is None
 
 
-class Folder(NamedTuple):
-    manifest: Any
-
-
-class Manifest(NamedTuple):
-    statistics: dict[str, list[int]]
-
-
 def test_trial_rows_are_as_long_as_those_of_the_run() -> None:
     """A quarter of all rows has 3 tokens, three quarters have 7."""
-    folders: list[Any] = [Folder(Manifest({"lengths": [0, 0, 0, count, 0, 0, 0, 900 - count]})) for count in (450, 0)]
+    statistics = [{"lengths": [0, 0, 0, count, 0, 0, 0, 900 - count]} for count in (450, 0)]
+    folders: list[Any] = [SimpleNamespace(manifest=SimpleNamespace(statistics=of_one)) for of_one in statistics]
     lengths = row_lengths(folders, 6000)
     assert abs(sum(lengths) - 6000) <= 7
     assert lengths.count(3) == 250 and lengths.count(7) == 750

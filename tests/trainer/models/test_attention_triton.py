@@ -23,7 +23,7 @@ from torch import Tensor
 
 from tests.small_models import SMALL_VOCABULARY, random_model, section
 from tests.trainer.models.test_attention import LENGTHS, batch_of
-from trainer.attention_choice import attention_of, rule_of, set_triton
+from trainer.attention_choice import rule_of, set_triton
 from trainer.models import attention, attention_trial
 from trainer.models.attention import AttentionRule, Rotation, attend_one_by_one, attend_triton
 from trainer.models.attention_trial import Check, checks_of, fault_of_kernel, kept_weights
@@ -138,30 +138,6 @@ def test_the_trial_passes_the_kernel_and_finds_another_mask(monkeypatch) -> None
     monkeypatch.setattr(attention_trial, "threshold_of", lambda dropout: int(dropout * 1.1 * 2**32))
     found = fault_of_kernel(Check(AttentionRule(2, 0.1), 128), 64, like)
     assert found is not None and found.startswith("its outputs are ")
-
-
-@interpreted
-@pytest.mark.parametrize("backend", [None, "aot_eager"])
-@pytest.mark.parametrize("recompute", [False, True])
-def test_a_model_trains_with_the_kernel(monkeypatch, backend: str | None, recompute: bool) -> None:
-    """Equally for one state of the device's generator, compiled whole, and where layers are computed again."""
-    monkeypatch.setattr(attention, "kernel_for", lambda *_: "packed")
-    model = random_model(section("bert", "attention_probs_dropout_prob=0.25"), SMALL_VOCABULARY).train()
-    set_triton(model, {rule_of(model.encoder.shape, None): 16})
-    assert attention_of(model) == "Triton"
-
-    def gradients(seed: int) -> Tensor:
-        torch.manual_seed(seed)
-        loss = model(batch_of(LENGTHS, empty=2)).mlm_sum
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.encoder.layers.parameters()))])
-
-    expected = gradients(0)
-    assert not torch.allclose(gradients(1), expected, rtol=1e-2)
-    model.encoder.recompute = recompute
-    if backend is not None:
-        torch._dynamo.reset()
-        model.compile_parts(backend)
-    torch.testing.assert_close(gradients(0), expected, atol=1e-5, rtol=1e-4)
 
 
 @interpreted

@@ -1,6 +1,5 @@
 """Every family against transformers' own with random weights, and its packing against each sequence alone."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +22,7 @@ from tests.small_models import (
     section,
     write_hf,
 )
-from tests.trainer.models.test_attention import LENGTHS, batch_of
+from tests.trainer.models.test_attention import batch_of
 from trainer.build_model import notes
 from trainer.config.load import load_recipe
 from trainer.data.batches import pad_to_shape, shape_for
@@ -237,29 +236,6 @@ def test_a_pair_objective_that_the_pairs_lack_is_named(
     assert ("no pair objective is trained" in " ".join(description_lines(recipe, "x", described))) == bool(named)
 
 
-def test_albert_s_groups_are_layers_in_a_row(pairs: Path) -> None:
-    """Two groups over four layers compute what four layers with the same weights two by two compute."""
-    vocabulary = PairFolder(str(pairs)).vocabulary
-    shared = random_model(section("albert"), vocabulary)
-    apart = random_model(section("albert", "num_hidden_groups=4"), vocabulary)
-    weights = shared.state_dict()
-    for layer, group in enumerate((0, 0, 1, 1)):
-        prefix = f"encoder.layers.{group}."
-        weights |= {
-            name.replace(prefix, f"encoder.layers.{layer}."): w
-            for name, w in shared.state_dict().items()
-            if name.startswith(prefix)
-        }
-    apart.load_state_dict(weights)
-    ids = torch.arange(5, 15)
-    zeros = torch.zeros(10, dtype=torch.long)
-    batch = PackedBatch(ids, zeros, torch.arange(10), zeros, zeros[:1], 10, zeros[:2], zeros[:2], zeros[:1], 10, 2, 1)
-    torch.testing.assert_close(shared.encoder(batch), apart.encoder(batch))
-    torch.testing.assert_close(
-        shared.encoder(batch, torch.tensor([3, 0])), apart.encoder(replace(batch))[torch.tensor([3, 0])]
-    )
-
-
 @pytest.mark.parametrize(
     ("family", "change", "message"),
     [
@@ -344,33 +320,3 @@ def test_a_folder_that_does_not_share_is_refused(vocab: Path, tmp_path: Path, sh
     shared = build_model(section("albert", f"sharing={sharing}", "num_hidden_groups=1"), vocabulary.size, 0)
     with pytest.raises(DataError, match=r"is not equal to .*model\.sharing makes one tensor"):
         warm_start(shared, str(tmp_path), vocabulary)
-
-
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_shared_weights_get_the_gradients_of_all_layers(sharing: str) -> None:
-    """As a model whose layers are separate, with the gradients of equal weights added up."""
-    shared = build_model(section("albert", f"sharing={sharing}", "num_hidden_groups=1"), 61, 3).eval()
-    separate = build_model(section("albert", "sharing=none"), 61, 3).eval()
-    own = dict(shared.named_parameters())
-    with torch.no_grad():
-        for name, parameter in separate.named_parameters():
-            parameter.copy_(own[shared_name(name, own)])
-
-    batch = batch_of(LENGTHS)
-    shared(batch).mlm_sum.backward()
-    separate(batch).mlm_sum.backward()
-    expected = {name: torch.zeros_like(parameter) for name, parameter in own.items()}
-    for name, parameter in separate.named_parameters():
-        if parameter.grad is not None:
-            expected[shared_name(name, own)] += parameter.grad
-    for name, parameter in own.items():
-        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        torch.testing.assert_close(found, expected[name], atol=1e-5, rtol=1e-4, msg=name)
-
-
-def shared_name(name: str, own: dict[str, torch.nn.Parameter]) -> str:
-    """The name that a separate layer's parameter has in a model that may share it with the first layer."""
-    if name in own:
-        return name
-    parts = name.split(".")
-    return ".".join([*parts[:2], "0", *parts[3:]])

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-import transformers
-from transformers import AutoConfig
 
 from schemas.errors import UsageError
-from tests.small_models import SMALL_VOCABULARY
 from trainer.config.document import shipped_recipe, stated_parameters
 from trainer.config.load import load_recipe, recipe_names
 from trainer.config.schema import ModelSection
-from trainer.models.families import check_memory, encoder_shape, fewest_parameters
-from trainer.models.hf_config import AUTO_CLASSES, hf_config
+from trainer.models.families import check_memory, fewest_parameters
 from trainer.models.starting_weights import empty_model
 
 PUBLISHED = {
@@ -74,20 +70,6 @@ def test_encoders_have_as_many_parameters_as_published(name: str) -> None:
 def test_recipes_state_how_many_parameters_they_have(name: str) -> None:
     model = model_section(name)
     assert stated_parameters(name) == (None if model.vocab_size is None else all_parameters(model))
-
-
-@pytest.mark.parametrize("name", ["modernbert_base", "eurobert_210m", "esm2_8m", "nomic_bert", "xlnet_base"])
-def test_transformers_models_have_as_many(name: str) -> None:
-    """Besides what pretraining does not have: ESM's head for contacts of amino acids."""
-    model = model_section(name)
-    shape = encoder_shape(model, model.vocab_size or 1)
-    settings = hf_config(shape, SMALL_VOCABULARY)
-    config = AutoConfig.for_model(settings.pop("model_type"), **settings)
-    with torch.device("meta"):
-        theirs = getattr(transformers, AUTO_CLASSES[shape.family]).from_config(config)
-
-    names = [name for name, _ in theirs.named_parameters() if "contact_head" not in name]
-    assert sum(theirs.get_parameter(name).numel() for name in names) == all_parameters(model)
 
 
 @pytest.mark.parametrize(

@@ -208,16 +208,6 @@ def test_a_multiple_of_the_width_computes_what_the_smaller_model_does(
         assert_same_logits(large, small)
 
 
-def test_embeddings_and_layers_may_grow_separately(tmp_path: Path) -> None:
-    small = random_model(small_section("albert"), SMALL_VOCABULARY)
-    folder = write_parts(small, tmp_path)
-    for changes in (["embedding_size=24"], ["hidden_size=48", "num_attention_heads=3"]):
-        described = multiple_section("albert", 2, *changes)
-        large = fresh(described)
-        tile_model(large, described, str(folder), SMALL_VOCABULARY)
-        assert_same_logits(large, small)
-
-
 def separation(before: Tensor, after: Tensor, places_P: Tensor) -> Tensor:
     """How far each two rows that began as duplicates have come apart, over how far the rows have moved."""
     moved = after - before

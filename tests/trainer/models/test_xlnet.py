@@ -16,7 +16,7 @@ from schemas.masking import KINDS, Masking
 from schemas.randomness import key
 from schemas.vocabulary import read_vocabulary
 from tests.small_models import as_theirs, random_model, section, write_hf
-from tests.xlnet_batches import keys, random_batch, random_rows, single, singles, their_inputs
+from tests.xlnet_batches import keys, random_batch, random_rows, singles, their_inputs
 from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, pack_permuted, pad_to_shape
 from trainer.describe import activation_bytes, working_bytes
@@ -79,21 +79,6 @@ def test_without_an_order_it_is_the_encoder_that_fine_tuning_reads(case) -> None
     close("hidden states", case.model.encoder(plain), torch.cat(expected_TD))
 
 
-def test_rows_filled_on_the_left_are_the_same_to_transformers(case) -> None:
-    """As the exported tokenizer fills them."""
-    rows = singles(case.batch)
-    longest = case.batch.longest
-    inputs = {name: torch.zeros(len(rows), longest, dtype=torch.long) for name in ("input_ids", "token_type_ids")}
-    inputs["attention_mask"] = torch.zeros(len(rows), longest)
-    for i, row in enumerate(rows):
-        inputs["input_ids"][i, longest - row.tokens :] = row.ids_T
-        inputs["token_type_ids"][i, longest - row.tokens :] = row.segments_T
-        inputs["attention_mask"][i, longest - row.tokens :] = 1
-    theirs_SLD = case.theirs.transformer(**inputs).last_hidden_state
-    ours_TD = case.model.encoder(replace(case.batch, order_T=None))
-    close("filled on the left", ours_TD, theirs_SLD[inputs["attention_mask"].bool()])
-
-
 def test_loss_and_gradients_equal_transformers(case) -> None:
     case.theirs.zero_grad()
     expected = 0.0
@@ -136,15 +121,11 @@ def test_weights_go_over_and_back_and_a_run_begins_with_them(case, tmp_path: Pat
 # Nothing leaks
 
 
-MODELS: dict[str, PretrainingModel] = {}
-
-
-def sharp_model(vocabulary) -> PretrainingModel:
+@pytest.fixture(scope="module")
+def sharp(case) -> PretrainingModel:
     """Attention that looks at few tokens, so that one changed token shows."""
-    if "sharp" not in MODELS:
-        changes = ("hidden_size=32", "num_attention_heads=2", "num_hidden_layers=2", "intermediate_size=48")
-        MODELS["sharp"] = random_model(section("xlnet", *changes, "initializer_range=0.3"), vocabulary).double()
-    return MODELS["sharp"]
+    changes = ("hidden_size=32", "num_attention_heads=2", "num_hidden_layers=2", "intermediate_size=48")
+    return random_model(section("xlnet", *changes, "initializer_range=0.3"), case.vocabulary).double()
 
 
 @settings(max_examples=25)
@@ -155,9 +136,8 @@ def sharp_model(vocabulary) -> PretrainingModel:
     kind=st.sampled_from(KINDS),
     choice=st.integers(0, 1000),
 )
-def test_a_target_s_token_reaches_exactly_the_later_targets(case, lengths, seed, prob, kind, choice) -> None:
+def test_a_target_s_token_reaches_exactly_the_later_targets(case, sharp, lengths, seed, prob, kind, choice) -> None:
     """Never its own prediction nor an earlier one, and no other row; with every kind and share of targets."""
-    model = sharp_model(case.vocabulary)
     rows = random_rows(case.vocabulary, lengths, seed)
     batch = pack_permuted(rows, keys(rows, seed), Masking(kind, prob), case.vocabulary)
     assume(batch.predicted)  # a budget of one token may not be enough for any word
@@ -171,24 +151,23 @@ def test_a_target_s_token_reaches_exactly_the_later_targets(case, lengths, seed,
     assert not torch.equal(changed.ids_T, batch.ids_T)
 
     with torch.no_grad():
-        differs_K = (model.logits(changed)[0] != model.logits(batch)[0]).any(1)
+        differs_K = (sharp.logits(changed)[0] != sharp.logits(batch)[0]).any(1)
     order_K = batch.order_T[batch.masked_positions_K]
     row_K = batch.sequence_T[batch.masked_positions_K]
     is_later_K = (row_K == row_K[k]) & (order_K > order_K[k])
     assert differs_K.tolist() == is_later_K.tolist()
 
 
-def test_a_target_before_all_else_that_sees_nothing_is_a_guess(case) -> None:
+def test_a_target_before_all_else_that_sees_nothing_is_a_guess(case, sharp) -> None:
     """transformers would let it see all tokens alike, itself included."""
-    model = sharp_model(case.vocabulary)
     rows = random_rows(case.vocabulary, [(3, 0)])
     packed = pack_permuted(rows, keys(rows), Masking("token", 0.99), case.vocabulary)
     assert packed.predicted == 3
     batch = replace(packed, order_T=torch.tensor([2, 0, 1, 3, 4]))
     changed = replace(batch, ids_T=torch.tensor([7, 8, 9, 10, 11]))
     with torch.no_grad():
-        one = model.logits(batch)[0]
-        other = model.logits(changed)[0]
+        one = sharp.logits(batch)[0]
+        other = sharp.logits(changed)[0]
     assert (one == other).all(1).tolist() == [False, True, False]
 
 
@@ -269,14 +248,6 @@ def test_a_batch_without_targets_has_gradients_of_zero(case) -> None:
     assert float(loss.detach()) == 0
     found = torch.autograd.grad(loss, list(case.model.parameters()), allow_unused=True)
     assert all(g is None or not g.any() for g in found)
-
-
-def test_a_single_sequence_is_cut_out_with_its_order(case) -> None:
-    """Of the helper that the other tests compare with."""
-    row = single(case.batch, 2)
-    assert row.order_T is not None and row.tokens == 40
-    assert (row.order_T[row.masked_positions_K] >= 0).all()
-    assert row.segments_T[-1] == 2 and row.ids_T[-1] == case.vocabulary.special_id("cls")
 
 
 def test_memory_counts_scores_and_targets() -> None:
