@@ -10,7 +10,16 @@ import pytest
 
 from tests.trainer.finetune import published
 from tests.trainer.finetune.published import SENTENCES
-from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample, is_labeled
+from trainer.finetune.examples import (
+    Answer,
+    ChoiceExample,
+    Example,
+    SpanExample,
+    TagExample,
+    TaskData,
+    TextExample,
+    is_labeled,
+)
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task, shipped_task_names
@@ -46,11 +55,34 @@ def test_no_line_of_glue_is_lost_at_a_quote(name: str, tmp_path: Path) -> None:
     assert texts == SENTENCES
 
 
-def test_cola_has_a_header_in_its_test_file_alone(tmp_path: Path) -> None:
-    data = shipped("glue/cola", tmp_path)
-    assert data.train[0] == TextExample("0", SENTENCES[0], None, 0)
-    assert data.test is not None
-    assert data.test[3] == TextExample("3", SENTENCES[3], None, None)
+EXAMPLES = [
+    ("glue/cola", "train", 0, TextExample("0", SENTENCES[0], None, 0)),
+    ("glue/cola", "test", 3, TextExample("3", SENTENCES[3], None, None)),  # which alone has a header
+    ("glue/stsb", "train", 1, TextExample("1", SENTENCES[1], "The answer to sentence 1.", 0.5)),
+    ("superglue/multirc", "train", 3, TextExample("0-1-3", SENTENCES[0], "Is it 1? no", 0)),
+    (
+        "superglue/copa",
+        "train",
+        1,
+        ChoiceExample("1", "It rained.", (f"because {SENTENCES[1]}", "because The answer to sentence 1."), 1),
+    ),
+    ("superglue/boolq", "train", 0, TextExample("0", SENTENCES[0], "The answer to sentence 0.", 1)),
+    ("clue/csl", "train", 0, TextExample("0", "水声 图像", SENTENCES[0], 1)),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "place", "example"), EXAMPLES)
+def test_an_example_of_a_shipped_task(name: str, part: str, place: int, example: Example, tmp_path: Path) -> None:
+    assert getattr(shipped(name, tmp_path), part)[place] == example
+
+
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [("glue/stsb", ()), ("superglue/boolq", ("false", "true")), ("clue/iflytek", ("100", "104", "108", "116"))],
+)
+def test_labels_of_a_shipped_task(name: str, labels: tuple[str, ...], tmp_path: Path) -> None:
+    """Similarities are numbers, booleans are labels, and labels of numbers are in the order of numbers."""
+    assert shipped(name, tmp_path).labels == labels
 
 
 def test_microsofts_own_file_of_mrpc(tmp_path: Path) -> None:
@@ -58,12 +90,6 @@ def test_microsofts_own_file_of_mrpc(tmp_path: Path) -> None:
     data = shipped("glue/mrpc", tmp_path, overrides)
     assert data.train == shipped("glue/mrpc", tmp_path).train
     assert data.train[0] == TextExample("0", SENTENCES[0], "The answer to sentence 0.", 1)
-
-
-def test_similarities_are_numbers(tmp_path: Path) -> None:
-    data = shipped("glue/stsb", tmp_path)
-    assert [example.label for example in data.train if isinstance(example, TextExample)] == [5.0, 0.5, 3.2, 4.0]
-    assert data.labels == ()
 
 
 def test_incomplete_lines_of_qqp_are_left_out_and_counted(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -82,30 +108,6 @@ def test_both_dev_sets_of_mnli(tmp_path: Path) -> None:
     assert data.dev == data.extra["dev_mismatched"]
     assert data.test == data.extra["test_mismatched"]
     assert [example.label for example in data.dev if isinstance(example, TextExample)] == [2, 1, 0, 2]
-
-
-def test_each_answer_of_multirc_is_an_example(tmp_path: Path) -> None:
-    data = shipped("superglue/multirc", tmp_path)
-    assert len(data.train) == len(SENTENCES) * 4
-    assert data.train[3] == TextExample("0-1-3", SENTENCES[0], "Is it 1? no", 0)
-
-
-def test_choices_of_copa_follow_a_conjunction(tmp_path: Path) -> None:
-    data = shipped("superglue/copa", tmp_path)
-    choices = (f"because {SENTENCES[1]}", "because The answer to sentence 1.")
-    assert data.train[1] == ChoiceExample("1", "It rained.", choices, 1)
-
-
-def test_booleans_are_labels(tmp_path: Path) -> None:
-    data = shipped("superglue/boolq", tmp_path)
-    assert data.labels == ("false", "true")
-    assert [example.label for example in data.train if isinstance(example, TextExample)] == [1, 0, 1, 0]
-
-
-def test_keywords_are_one_text(tmp_path: Path) -> None:
-    example = shipped("clue/csl", tmp_path).train[0]
-    assert isinstance(example, TextExample)
-    assert (example.text, example.text_pair) == ("水声 图像", SENTENCES[0])
 
 
 def test_pairs_without_agreement_are_left_out_of_cmnli(tmp_path: Path) -> None:
@@ -129,10 +131,6 @@ def test_a_label_to_skip_that_no_example_has(tmp_path: Path, caplog: pytest.LogC
     shipped("clue/cmnli", tmp_path, ["data.skip_labels=['-', 'Neutral']"])
     assert 'No example has the label "Neutral" of data.skip_labels. Did you mean neutral?' in caplog.text
     assert 'the label "-"' not in caplog.text
-
-
-def test_labels_of_numbers_are_in_the_order_of_numbers(tmp_path: Path) -> None:
-    assert shipped("clue/iflytek", tmp_path).labels == ("100", "104", "108", "116")
 
 
 def test_c3(tmp_path: Path) -> None:
