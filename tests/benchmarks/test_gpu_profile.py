@@ -15,7 +15,6 @@ NAMES = {
     "triton_tem_fused_addmm_gelu_4": "matrix products",
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>": "attention forward",
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits>": "attention backward",
-    "void pytorch_flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_kernel_traits>": "attention backward",
     "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<...>>>": "attention forward",
     "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<...>>>": "attention backward",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3": "attention forward",
@@ -25,12 +24,10 @@ NAMES = {
     "triton_tem_fused_flex_attention_0": "attention forward",
     "triton_tem_fused_flex_attention_backward_2": "attention backward",
     "triton_per_fused_add_native_dropout_native_layer_norm_1": "norms, dropout and residuals",
-    "triton_red_fused_native_dropout_backward_native_layer_norm_backward_sum_7": "norms, dropout and residuals",
     "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16>": (
         "norms, dropout and residuals"
     ),
     "triton_poi_fused_add_12": "norms, dropout and residuals",
-    "triton_poi_fused_gelu_3": "activations",
     "triton_red_fused_gelu_gelu_backward_sum_view_8": "activations",
     "triton_poi_fused__to_copy_abs_add_exp2_full_like_lt_mul_rsub_where_4": "activations",
     "triton_poi_fused___rshift___add_bitwise_and_bitwise_xor_ge_mul_5": "norms, dropout and residuals",
@@ -42,7 +39,6 @@ NAMES = {
     "triton_red_fused__to_copy_constant_pad_nd_gelu_native_layer_norm_0": "norms, dropout and residuals",
     "triton_poi_fused_index_select_view_0": "joining and copying",
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig<...>": "joining and copying",
-    "triton_poi_fused_cat_view_11": "joining and copying",
     "Memcpy DtoD (Device -> Device)": "joining and copying",
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>": "additions to gradients",
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
