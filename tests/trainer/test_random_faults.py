@@ -23,6 +23,7 @@ import tomli_w
 import zstandard
 
 from schemas.manifest import NAME
+from trainer.export.cli import main as export_main
 
 pytestmark = pytest.mark.thorough
 
@@ -52,7 +53,7 @@ def overwrite(data: bytes, rng: random.Random) -> bytes:
 
 def change_a_value(data: bytes, rng: random.Random) -> bytes:
     """Replace one value of a JSON or TOML document by one of another type; other files lose a bit."""
-    for read, write in ((json.loads, json.dumps), (read_toml, write_toml)):
+    for read, write in ((json.loads, json.dumps), (lambda toml: tomllib.loads(toml.decode()), tomli_w.dumps)):
         try:
             document = read(data)
             holder, place = rng.choice(places_in(document))
@@ -61,14 +62,6 @@ def change_a_value(data: bytes, rng: random.Random) -> bytes:
         except (ValueError, TypeError, IndexError):
             continue
     return flip_bit(data, rng)
-
-
-def read_toml(data: bytes) -> Any:
-    return tomllib.loads(data.decode())
-
-
-def write_toml(document: Any) -> str:
-    return tomli_w.dumps(document)
 
 
 def places_in(document: Any) -> list[tuple[Any, Any]]:
@@ -123,7 +116,7 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     counted = root / "statistics"
     assert command("statistics", "--pairs", pairs, "--output", counted).returncode == 0
     exported = root / "exported"
-    assert training_export(half, exported) == 0
+    assert export_main([str(half), "--output", str(exported)]) == 0
     recipe = root / "recipes"
     recipe.mkdir()
     shutil.copy("tests/recipes/small_bert.toml", recipe / "recipe.toml")
@@ -180,12 +173,6 @@ def targets(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         Target("published folder, train", exported, continue_from, True),
         Target("recipe, train", recipe, recipe_at, True),
     ]
-
-
-def training_export(run: Path, out: Path) -> int:
-    from trainer.export.cli import main
-
-    return main([str(run), "--output", str(out)])
 
 
 def make_corpora(documents: list[str], folder: Path) -> Path:
