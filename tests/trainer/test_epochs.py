@@ -91,12 +91,6 @@ def test_what_does_not_fit_is_told(pairs: Path, changes: list[str], message: str
         steps_of_epochs(recipe_of(pairs, *changes))
 
 
-def test_phases_have_a_number_of_steps_each() -> None:
-    with pytest.raises(UsageError, match=r"run\.max_epochs is not for a run with phases.*Set phases=none"):
-        load_recipe("bert_large_lamb", ["run.max_epochs=2"])
-    assert load_recipe("bert_large_lamb", ["phases=none", "run.max_epochs=2"]).run.max_epochs == 2
-
-
 def test_a_run_of_passes_is_one_of_that_many_steps_also_after_a_resume(training, pairs: Path, tmp_path: Path) -> None:
     batch = total(pairs, "rows") // 4
     length = {"run__max_epochs": 1.5, "run__max_steps": 1000, "batch__global_batch": batch, "batch__micro_batch": batch}

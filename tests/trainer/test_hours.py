@@ -187,10 +187,11 @@ def test_what_does_not_go_together_is_refused(changes: list[str], message: str) 
         recipe_of("run.max_hours=1", "schedule.warmup_steps=100", *changes)
 
 
-def test_phases_have_steps_of_their_own() -> None:
-    with pytest.raises(UsageError, match=r"run\.max_hours is not for a run with phases.*Set phases=none"):
-        load_recipe("bert_large_lamb", ["run.max_hours=2"])
-    assert load_recipe("bert_large_lamb", ["phases=none", "run.max_hours=2"]).run.max_hours == 2
+@pytest.mark.parametrize("key", ["max_hours", "max_epochs"])
+def test_phases_have_steps_of_their_own(key: str) -> None:
+    with pytest.raises(UsageError, match=rf"run\.{key} is not for a run with phases.*Set phases=none"):
+        load_recipe("bert_large_lamb", [f"run.{key}=2"])
+    assert getattr(load_recipe("bert_large_lamb", ["phases=none", f"run.{key}=2"]).run, key) == 2
 
 
 def test_a_warm_up_that_is_longer_than_what_fits_is_refused_with_the_way_out() -> None:

@@ -13,11 +13,9 @@ from transformers import pipeline
 from tests import forked
 from tests.trainer.finetune.tasks import results_of, write_lines, write_task
 
-FINETUNE = ["python", "-m", "trainer.finetune"]
-
 
 def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
-    return [*FINETUNE, str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
+    return [str(folder), "--task", str(task), "--output", str(output), *map(str, flags)]
 
 
 WITH_A_LINE_PER_STEP = """
@@ -38,7 +36,7 @@ def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(encoder: Callable[[str], Path], task: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The output folder of two seeds, never stopped, in a process of their own, and what that printed."""
     output = tmp_path_factory.mktemp("straight") / "out"
-    arguments = words(encoder("bert"), task, output, "--seeds", 2)[len(FINETUNE) :]
+    arguments = words(encoder("bert"), task, output, "--seeds", 2)
     done = forked.run(["python", "-m", "tests.run_code", WITH_A_LINE_PER_STEP, *arguments])
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
@@ -122,7 +120,7 @@ def test_ranks_share_the_work(finetune, encoder, straight: Path, task: Path, tmp
     alone, together = tmp_path / "alone", tmp_path / "together"
     assert finetune(encoder("bert"), task, alone, *off).returncode == 0
     launcher = ["torchrun", "--standalone", "--nproc_per_node", "2", "-m"]
-    line = [*launcher, "trainer.finetune", *words(encoder("bert"), task, together, *off)[3:]]
+    line = [*launcher, "trainer.finetune", *words(encoder("bert"), task, together, *off)]
     done = forked.run(line)
     assert done.returncode == 0, done.stderr
 
