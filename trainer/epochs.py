@@ -17,7 +17,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from schemas.terminal import counted
 from trainer.config.schema import Recipe
-from trainer.config.validate import check_ramp, check_schedule
+from trainer.config.validate import check_schedule, faults_of_ramp, refuse
 from trainer.data.share import batches_within
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
@@ -67,5 +67,5 @@ def steps_of_epochs(recipe: Recipe) -> int:
 
     where = f"{where} makes {counted(steps, 'step')}"
     check_schedule(recipe.optimizer, recipe.schedule, min(steps, recipe.run.max_steps), where)
-    check_ramp(batch, min(steps, recipe.run.max_steps), where)
+    refuse(faults_of_ramp(batch, min(steps, recipe.run.max_steps)), where)
     return steps
