@@ -28,7 +28,7 @@ from trainer.config.schema import Recipe
 from trainer.data.fit import check_model_vocabulary, check_rows, missing_pair_objective
 from trainer.data.folder import mean_seen
 from trainer.data.share import divide_rounding_up, smallest_micro_batch
-from trainer.epochs import steps_of_epochs
+from trainer.length import steps_of_epochs
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
 from trainer.models.pretraining import PretrainingModel

@@ -23,8 +23,7 @@ from trainer.config.schema import Recipe
 from trainer.distributed.collectives import check_ranks_agree, run_on_all_ranks, run_on_rank_0
 from trainer.distributed.stop import StopAgreement, StopRequest
 from trainer.distributed.watchdog import RankLostError, Watchdog
-from trainer.epochs import with_fixed_length
-from trainer.hours import Hours, with_steps
+from trainer.length import Hours, with_fixed_length, with_steps
 from trainer.logs import log_file
 from trainer.profile import NOTHING, Recording, StepProfiler, profiling
 

@@ -44,7 +44,7 @@ from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, sp
 from trainer.engine import build_engine, warn_of_slow_precision
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify import check_exportable
-from trainer.hours import Hours
+from trainer.length import Hours
 from trainer.logs import logger
 from trainer.loop import Loop, is_evaluated
 from trainer.metrics.log import MetricsLog, read_metrics

@@ -15,7 +15,7 @@ from trainer.config.load import load_recipe
 from trainer.config.schema import BatchSection, Recipe
 from trainer.data.share import batches_within, places_before
 from trainer.describe import describe_recipe
-from trainer.epochs import steps_of_epochs
+from trainer.length import steps_of_epochs
 
 TINY = "tests/recipes/small_bert.toml"
 

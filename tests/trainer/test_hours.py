@@ -15,7 +15,7 @@ from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
 from trainer.describe import describe_recipe
-from trainer.hours import Hours, Speed, steps_that_fit, with_steps
+from trainer.length import Hours, Speed, steps_that_fit, with_steps
 
 TINY = "tests/recipes/small_bert.toml"
 UNKNOWN_LENGTH = {"run__max_hours": 0.05, "run__max_steps": 1_000_000, "schedule__warmup_steps": 32}
@@ -58,8 +58,8 @@ class Clock:
         self.planned = self.recipe
         self.evaluation = evaluation
         self.fixed: list[tuple[int, int]] = []
-        monkeypatch.setattr("trainer.hours.run_on_rank_0", lambda act: act())
-        monkeypatch.setattr("trainer.hours.perf_counter", lambda: self.now)
+        monkeypatch.setattr("trainer.length.run_on_rank_0", lambda act: act())
+        monkeypatch.setattr("trainer.length.perf_counter", lambda: self.now)
 
     def train(self, steps: range, seconds: float, first: float | None = None) -> None:
         """Take steps. `fixed` has each new number with the step after which it was fixed."""
@@ -150,22 +150,6 @@ def test_a_resume_near_the_end_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) 
     clock.planned = with_steps(clock.recipe, 3520)
     clock.train(range(3441, 3520), 1.0)
     assert clock.fixed == []
-
-
-def test_a_run_that_becomes_slower_says_once_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the mean over some minutes, so that a minute of other work says nothing."""
-    told: list[str] = []
-    monkeypatch.setattr("trainer.hours.logger.info", lambda text, *values: told.append(text % values))
-    clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
-    clock.train(range(1, 1000), 1.0)
-    clock.train(range(1000, 1015), 5.0)
-    clock.train(range(1015, 1500), 1.0)
-    assert len(told) == 1, "the number was fixed"
-
-    clock.train(range(1500, 2500), 2.0)
-    (line,) = told[1:]
-    assert "takes 1.37 hours at the present speed, not 1. " in line
-    assert "stop it and repeat the command (a step takes 1.6 s" in line
 
 
 # What a recipe may say

@@ -91,7 +91,7 @@ class TrainingState(BaseModel):
     # another one drops other weights.
     attention: str = ""
 
-    # With run.max_hours, the speed (trainer/hours.py) from which the number of steps follows, once that is fixed.
+    # With run.max_hours, the speed (trainer/length.py) from which the number of steps follows, once that is fixed.
     speed: dict[str, float] = {}
 
     # Values of the recipe by full key, as in "optimizer.lr".

@@ -1,8 +1,15 @@
-"""Fixes the number of steps of a run whose length is given in hours (run.max_hours).
+"""Fixes the number of steps of a run whose length is given in passes over its data or in hours.
 
-A run is a function of its data, its recipe, its seed and its number of steps, and only the last of these depends on how
-fast the machine is. The first steps do not depend on the number either, because the learning rate still warms up. So it
-is measured there, and becomes run.max_steps:
+It becomes run.max_steps, in RUN/recipe.toml and in checkpoints. So a run that resumes has the same schedule, and a run
+with that run.max_steps and without run.max_epochs or run.max_hours trains the same weights to the last bit.
+
+Passes (run.max_epochs). A pass over data.pairs is as many rows as its folders hold together, or as many tokens if
+batches are counted in tokens. data.weights decide how many of them come from which folder, so one with a large share is
+read more than once in a pass. A run has the whole steps that lie within run.max_epochs passes, which follow from the
+recipe and the manifests of the pairs alone.
+
+Hours (run.max_hours). The first steps do not depend on the number of steps, because the learning rate still warms up.
+So it is measured there:
 
     1. Each step's seconds are noted. After 4, 8, 16, ... steps, rank 0 checks whether that is enough, which it is when
        the warm-up ends at the latest.
@@ -10,29 +17,29 @@ is measured there, and becomes run.max_steps:
     3. The number of steps that fit into the time that is left is stored in RUN/recipe.toml and in every checkpoint from
        then on. A run that resumes takes it from there. Until a checkpoint has it, every start measures.
 
-So a run with run.max_steps set to that number, and without run.max_hours, trains the same weights to the last bit.
-
 Looking continues until the warm-up is over, and each later start looks once, because the machine may have become faster
 or busier. If the steps that remain need much more or less than the time that is left, the number is fixed again for
 that time, and the run's history says so.
 
 The hours begin with the command (cli.py). They are not a hard limit: if the machine becomes slower after the last look,
-the run takes longer, and says so once. A scheduler that ends a job sends a signal, and the run then saves
-(distributed/stop.py).
+the run takes longer. A scheduler that ends a job sends a signal, and the run then saves (distributed/stop.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from schemas.errors import UsageError
+from schemas.manifest import read_manifest
 from schemas.terminal import counted, in_hours
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.config.schema import Recipe, RunSection
-from trainer.config.validate import check_schedule
+from trainer.config.validate import check_schedule, faults_of_ramp, refuse
+from trainer.data.share import batches_within
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
 
@@ -51,9 +58,64 @@ RESERVE = 0.02
 MUCH = 1.25
 """The ratio of two times from which they differ much."""
 
-WATCHED = 0.1
-WATCHED_SECONDS = 60.0
-"""The share of the hours, and the least seconds, over which the speed is averaged after the last look."""
+# Passes over the data
+
+
+def with_fixed_length(recipe: Recipe) -> Recipe:
+    """Return the recipe with run.max_steps lowered to the steps that run.max_epochs allows. A collective call.
+
+    Raises UsageError on every rank if no step fits or the schedule does not, and DataError if pairs are unfinished.
+    """
+    run = recipe.run
+    if run.max_epochs is None:
+        return recipe
+
+    steps = run_on_rank_0(lambda: steps_of_epochs(recipe))
+    if steps <= run.max_steps:
+        logger.info("%s: run.max_epochs %g makes %s steps.", run.output, run.max_epochs, f"{steps:,}")
+    else:
+        steps = run.max_steps
+        logger.info(
+            "%s: run.max_steps %s ends before run.max_epochs %g. Raise run.max_steps to train longer.",
+            run.output,
+            f"{steps:,}",
+            run.max_epochs,
+        )
+    return of_length(recipe, steps)
+
+
+def of_length(recipe: Recipe, steps: int) -> Recipe:
+    """Return the recipe with run.max_steps set to `steps`."""
+    return recipe.model_copy(update={"run": recipe.run.model_copy(update={"max_steps": steps})})
+
+
+def steps_of_epochs(recipe: Recipe) -> int:
+    """Return how many whole steps lie within run.max_epochs passes over the recipe's pairs.
+
+    Raises UsageError if none does or the schedule needs more, and DataError if pairs are unfinished.
+    """
+    batch = recipe.batch
+    unit, key = ("rows", "global_batch") if batch.global_tokens is None else ("tokens", "global_tokens")
+    in_a_pass = sum(read_manifest(folder, "pairs").totals[unit] for folder in recipe.data.folders)
+
+    # Through the decimal form: 0.3 means three tenths, not the binary fraction closest to it.
+    passes = Fraction(str(recipe.run.max_epochs))
+    steps = batches_within(batch, int(passes * in_a_pass))
+    where = f"run.max_epochs {recipe.run.max_epochs:g} of {in_a_pass:,} {unit}"
+    if steps == 0:
+        raise UsageError(
+            f"{where} is less than a batch: batch.{key} is {batch.size:,}. Lower that, raise run.max_epochs, or use "
+            "more text."
+        )
+
+    where = f"{where} makes {counted(steps, 'step')}"
+    fewest = min(steps, recipe.run.max_steps)
+    check_schedule(recipe.optimizer, recipe.schedule, fewest, where)
+    refuse(faults_of_ramp(batch, fewest), where)
+    return steps
+
+
+# Hours
 
 
 class Speed(NamedTuple):
@@ -61,10 +123,6 @@ class Speed(NamedTuple):
 
     step: float
     evaluation: float
-
-    def with_step(self, step: float) -> Speed:
-        """Return the speed of a machine whose steps take `step` seconds, and whose evaluations change as they do."""
-        return Speed(step, self.evaluation * step / self.step)
 
 
 @dataclass
@@ -82,9 +140,6 @@ class Hours:
     speed: Speed | None = None
     _seconds: list[float] = field(default_factory=list)
     _has_looked: bool = False
-    _watched_steps: int = 0
-    _watched_seconds: float = 0.0
-    _has_told: bool = False
 
     def resume(self, checkpoint: FoundCheckpoint) -> int:
         """Return the number of steps that a checkpoint's run has, the upper bound if it is not fixed yet.
@@ -118,7 +173,6 @@ class Hours:
         """
         is_warming_up = step < planned.schedule.warmup_steps
         if self._has_looked and not is_warming_up:
-            self._watch(step, seconds, planned.run.max_steps)
             return None
         self._seconds.append(seconds)
         count = len(self._seconds)
@@ -157,32 +211,23 @@ class Hours:
             speed = Speed(seconds, first_evaluation)
             return speed, self._first_number(step, speed)
 
-        speed = self.speed.with_step(seconds)
+        # Evaluations become slower or faster as steps do.
+        speed = Speed(seconds, self.speed.evaluation * seconds / self.speed.step)
         before = planned.run.max_steps
-        needed = self._seconds_of(before - step, speed)
+        evaluations = -(-(before - step) // self.recipe.evaluation.every)
+        needed = (before - step) * speed.step + evaluations * speed.evaluation
         left = self._left()
         # Near the end of a run, the start of a command is much of what is left. The reserve is for that.
         if left / MUCH <= needed <= left * MUCH or abs(needed - left) <= RESERVE * self._limit:
             return self.speed, before
-        return speed, self._other_number(step, speed, before)
-
-    def _watch(self, step: int, seconds: float, last_step: int) -> None:
-        """Log once, some time after the last look, if the run is going to end much too late."""
-        self._watched_steps += 1
-        self._watched_seconds += seconds
-        if self.speed is None or self._has_told or self._watched_seconds < max(WATCHED_SECONDS, WATCHED * self._limit):
-            return
-
-        speed = self.speed.with_step(self._watched_seconds / self._watched_steps)
-        self._watched_steps, self._watched_seconds = 0, 0.0
-        end = self._elapsed() + self._seconds_of(last_step - step, speed)
-        self._has_told = end > MUCH * self._limit
-        if self._has_told:
-            self._log(
-                f"takes {end / 3600:.3g} hours at the present speed, not {self.recipe.run.max_hours:g}. To fix the "
-                "number of steps again for the time that is left, stop it and repeat the command",
-                speed,
-            )
+        try:
+            steps = self._last_step(step, speed)
+        except UsageError:
+            self._log(f"keeps its {before:,} steps, because too little time is left for another schedule", speed)
+            return speed, before
+        if steps != before:
+            self._log(f"{steps:,} steps fit into {in_hours(self._limit / 3600)}, not {before:,}", speed)
+        return speed, steps
 
     def _first_number(self, step: int, speed: Speed) -> int:
         """Return the number of steps at a speed that was measured for the first time, after `step`, and log it."""
@@ -190,23 +235,6 @@ class Hours:
         steps = self._last_step(step, speed)
         bound = f", all that {_keys_of_bound(run)} allows," if steps == run.max_steps else ""
         self._log(f"{counted(steps, 'step')}{bound} fit into {in_hours(self._limit / 3600)}", speed)
-        return steps
-
-    def _other_number(self, step: int, speed: Speed, before: int) -> int:
-        """Return the number of steps at a speed that differs much from the recorded one, and log it."""
-        try:
-            steps = self._last_step(step, speed)
-        except UsageError:
-            end = self._elapsed() + self._seconds_of(before - step, speed)
-            self._has_told = True
-            self._log(
-                f"keeps its {before:,} steps, which take {end / 3600:.3g} hours, because too little time is left for "
-                "another schedule",
-                speed,
-            )
-            return before
-        if steps != before:
-            self._log(f"{steps:,} steps fit into {in_hours(self._limit / 3600)}, not {before:,}", speed)
         return steps
 
     def _log(self, text: str, speed: Speed) -> None:
@@ -232,11 +260,6 @@ class Hours:
     def _left(self) -> float:
         return self._limit * (1 - RESERVE) - self._elapsed()
 
-    def _seconds_of(self, steps: int, speed: Speed) -> float:
-        """Return what `steps` take, as `steps_that_fit` counts."""
-        evaluations = -(-steps // self.recipe.evaluation.every)
-        return steps * speed.step + evaluations * speed.evaluation
-
 
 def steps_that_fit(seconds: float, speed: Speed, every: int) -> int:
     """Return the largest number of steps that fit into `seconds`, with an evaluation after `every` steps and the last.
@@ -250,15 +273,14 @@ def steps_that_fit(seconds: float, speed: Speed, every: int) -> int:
 
 def with_steps(recipe: Recipe, steps: int) -> Recipe:
     """Return the recipe with run.max_steps set to `steps`. Raises UsageError if its schedule does not fit into them."""
-    fitting = recipe.model_copy(update={"run": recipe.run.model_copy(update={"max_steps": steps})})
     where = f"{counted(steps, 'step')} fit into run.max_hours {recipe.run.max_hours:g}"
     if recipe.schedule.warmup_steps > steps:
         raise UsageError(
             f"{where}, but the learning rate warms up for schedule.warmup_steps {recipe.schedule.warmup_steps:,}. "
             "Lower that, or raise run.max_hours."
         )
-    check_schedule(fitting.optimizer, fitting.schedule, steps, where)
-    return fitting
+    check_schedule(recipe.optimizer, recipe.schedule, steps, where)
+    return of_length(recipe, steps)
 
 
 def _keys_of_bound(run: RunSection) -> str:
