@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib.util import find_spec
 from time import perf_counter
 
-from schemas import progress, storage
+from schemas import storage
 from schemas.command_line import CommandParser, file_path, flag_hint
 from schemas.errors import CheckpointError, DataError, UsageError
 from schemas.folder_kinds import is_pipeline_folder
@@ -48,13 +47,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     if options.describe:
         from trainer.describe import describe_recipe
 
-        described = describe_recipe(recipe)
-        if progress.is_terminal(sys.stdout):
-            from trainer.description import description_lines
-
-            print_lines(description_lines(recipe, options.config, described))
-        else:
-            print_lines(json.dumps(described, indent=2).splitlines())
+        print_lines(json.dumps(describe_recipe(recipe), indent=2).splitlines())
         return
 
     check_launcher()
@@ -169,7 +162,7 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     add_set_flag(recipe, "section.key=value", "override one value of the recipe; may be repeated")
 
     look = flags.add_argument_group("look and measure")
-    what = "print parameters, length, memory and FLOPs, as JSON unless on a terminal, and exit without training"
+    what = "print parameters, length, memory and FLOPs as JSON, and exit without training"
     look.add_argument("--describe", action="store_true", help=what)
     what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
     look.add_argument("--profile", type=int, metavar="N", help=what)

@@ -1,6 +1,6 @@
 """Estimates what a recipe takes, before anything is built: its model's size, FLOPs per token, and memory.
 
-`--describe` prints all of it (description.py), the doctor compares the memory with a machine, and batch.micro_tokens
+`--describe` prints all of it, the doctor compares the memory with a machine, and batch.micro_tokens
 "auto" takes as many tokens as should fit (micro_batches.py).
 
 Memory adds up weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the buffers of
@@ -109,7 +109,8 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     """Return what depends on the rows and micro-batches of a phase's recipe.
 
     Activations are those of one token, and of a micro-batch if it has a number. "memory_bytes" is then what a rank
-    needs in all at the recipe's engine.zero_stage, by the number of ranks. "missing" says that a pair objective is.
+    needs in all at the recipe's engine.zero_stage, by the number of ranks. "rows" and "tokens" are those of the pairs;
+    "unfinished" says which of these are not there, and "missing" that a pair objective is.
     """
     shape = encoder_shape(recipe.model, vocabulary)
     longest, seen = row_lengths(recipe)
@@ -118,9 +119,12 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
     memory = {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS}
     folders = finished_folders(recipe)
-    is_known = len(folders) == len(recipe.data.folders)
-    missing = missing_pair_objective(recipe, {one: read_manifest(one, "pairs") for one in folders}) if is_known else ""
+    unfinished = [why_unfinished(folder) for folder in recipe.data.folders if folder not in folders]
+    manifests = {folder: read_manifest(folder, "pairs") for folder in folders}
+    missing = "" if unfinished else missing_pair_objective(recipe, manifests)
     return {
+        "rows": sum(manifest.totals["rows"] for manifest in manifests.values()),
+        "tokens": sum(manifest.totals["tokens"] for manifest in manifests.values()),
         "length": longest,
         "masked": masked,
         "flops_per_token": round(flops_per_token(shape, seen, masked)),
@@ -128,6 +132,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
         "micro_batch_tokens": tokens,
         "activation_bytes": None if tokens is None else tokens * token_bytes,
         "memory_bytes": None if tokens is None else memory,
+        **({"unfinished": unfinished} if unfinished else {}),
         **({"missing": missing} if missing else {}),
     }
 

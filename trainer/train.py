@@ -7,6 +7,8 @@ newest checkpoint that verifies. The loop of a phase is in loop.py, and one trai
 from __future__ import annotations
 
 import contextlib
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +18,10 @@ from typing import Any
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
+from schemas import progress
 from schemas.errors import ClozelineError
 from schemas.manifest import read_manifest
+from schemas.terminal import counted
 from schemas.text_facts import facts_of
 from trainer.anomaly import AnomalyGuard
 from trainer.attention_choice import FLASH, attention_of
@@ -32,10 +36,9 @@ from trainer.config.record import RECIPE
 from trainer.config.schema import Recipe, RunSection
 from trainer.data.counts import open_frequencies
 from trainer.data.folder import PairFolder, open_folders
-from trainer.data.share import RankShare, share_of
+from trainer.data.share import RankShare, places_before, share_of
 from trainer.data.stream import Stream, build_stream
 from trainer.describe import count_parameters, meta_model
-from trainer.description import announce_training
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
@@ -45,14 +48,16 @@ from trainer.engine import build_engine, warn_of_slow_precision
 from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify import check_exportable
 from trainer.length import Hours
-from trainer.logs import logger
+from trainer.logs import IN_FILE_ONLY, logger
 from trainer.loop import Loop, is_evaluated
 from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
+from trainer.metrics.presentation import keep_running, three_digits
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.starts import note_start
 from trainer.micro_batches import noting_out_of_memory, too_large_micro_batch, too_large_model, with_micro_batches
 from trainer.models.families import encoder_shape
+from trainer.models.pretraining import PretrainingModel
 from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
@@ -131,8 +136,7 @@ def train_phases(context: RunContext) -> int:
         # A later checkpoint's own state already counts the batches that were skipped before it.
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
-        # A phase that ends in this process makes its evaluation.
-        phase = phase_after(phases, step) if has_trained else phase_to_train(context.run_recipe, phases, checkpoint)
+        phase = phase_after(phases, step)
         # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
         if follows_on:
@@ -170,33 +174,6 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
         rollback.to_step,
         rollback.skipped_batches,
     )
-
-
-def phase_to_train(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCheckpoint | None) -> Phase:
-    """Return the phase of the next step, or the one before it to make its last evaluation, which a stop cut short.
-
-    The kind of masks and the word frequencies may be others in the next phase. If the rows of the one before are gone,
-    or held-out pairs were given only now, the evaluation is made in the next phase. A collective call.
-    """
-    if checkpoint is None:
-        return phases[0]
-    state = checkpoint.state
-    phase = phase_after(phases, state.step)
-    was_due = state.step == phase.steps_before > 0 and state.recipe.get("evaluation.pairs") is not None
-    if not was_due or is_evaluated(run_recipe, phase, state.step):
-        return phase
-
-    ended = phases[phases.index(phase) - 1]
-    return ended if run_on_rank_0(lambda: rows_are_there(ended, state)) else phase
-
-
-def rows_are_there(phase: Phase, state: TrainingState) -> bool:
-    """Return whether the pairs of a phase can be read, and are those that the checkpoint was trained on."""
-    try:
-        found = [read_manifest(folder, "pairs").fingerprint for folder in phase.recipe.data.folders]
-    except ClozelineError:
-        return False
-    return found == state.identity.get("data")
 
 
 def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> TrainingState:
@@ -411,3 +388,52 @@ def known_length(context: RunContext) -> int | None:
     """
     is_open = context.hours is not None and context.hours.speed is None
     return None if is_open else context.last_step
+
+
+# What is said of a phase
+
+
+def announce_training(
+    phase: Phase, folders: list[PairFolder], model: PretrainingModel, step: int, last_step: int | None
+) -> None:
+    """Log what is trained from the step after `step` on: on a terminal, and in the log file. Rank 0 calls this.
+
+    model: on any device. last_step: of this process; None while it is not known.
+    """
+    with keep_running("What is trained"):
+        extra = None if progress.is_terminal(sys.stdout) else IN_FILE_ONLY
+        for line in training_lines(phase, folders, model, step, last_step):
+            logger.info("%s", line, extra=extra)
+        recipe = phase.recipe
+        where = f"{dist.get_world_size()} x {device_of_rank().type}, {recipe.engine.precision}; {recipe.run.output}"
+        logger.info("  in      %s", where, extra=extra)
+
+
+def training_lines(
+    phase: Phase, folders: list[PairFolder], model: PretrainingModel, step: int, last_step: int | None
+) -> Iterator[str]:
+    """Yield lines about the model, the data and the length; arguments as in `announce_training`."""
+    recipe = phase.recipe
+    vocabulary = folders[0].vocabulary.size
+    without_heads = count_parameters(model.encoders()[0])
+    yield (
+        f"{recipe.model.family}: {count_parameters(model):,} parameters, {without_heads:,} without heads; "
+        f"{vocabulary:,} tokens in the vocabulary"
+    )
+
+    totals = {unit: sum(folder.manifest.totals[unit] for folder in folders) for unit in ("rows", "tokens")}
+    names = ", ".join(folder.folder for folder in folders)
+    yield f"  data    {totals['rows']:,} rows, {totals['tokens']:,} tokens: {names}"
+
+    batch = recipe.batch
+    unit = "rows" if batch.global_tokens is None else "tokens"
+    of_batch = f"of {batch.size:,} {unit}"
+    if last_step is None:
+        yield f"  length  steps {of_batch}, as many as the hours allow"
+        return
+
+    end = min(last_step, phase.last_step)
+    passes = places_before(batch, end - phase.steps_before) / totals[unit]
+    resumed = f", from step {step + 1:,}" if step > phase.steps_before else ""
+    first = f"{phase.steps_before + 1:,} to " if phase.steps_before else ""
+    yield f"  length  {first}{counted(end, 'step')} {of_batch}{resumed}: {three_digits(passes)} passes over the data"

@@ -17,7 +17,6 @@ from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
 from trainer.config.schema import EngineSection, Recipe
 from trainer.describe import activation_bytes, describe_recipe, state_bytes
-from trainer.description import description_lines
 from trainer.export.verify import one_row_batch
 from trainer.models.families import encoder_shape
 from trainer.models.flops import flops_per_token
@@ -121,17 +120,15 @@ def test_lengths_are_those_of_the_rows(pairs: Path) -> None:
     described = describe_recipe(recipe)
     manifest = read_manifest(str(pairs), "pairs")
     assert described["length"] == manifest.options["max_length"] < 512
-    rows, tokens = manifest.totals["rows"], manifest.totals["tokens"]
-    data, length, flops, memory = list(description_lines(recipe, TINY, described))[1:]
-    assert data == f"  data    {rows:,} rows of up to 32 tokens, {tokens:,} tokens: {pairs}"
-    assert length.startswith("  length  1,800 steps of 32 rows: ") and length.endswith(" passes over the data")
-    assert flops.endswith(" in all") and memory.endswith(f"; micro-batches of {16 * 32} tokens)")
+    assert (described["rows"], described["tokens"]) == (manifest.totals["rows"], manifest.totals["tokens"])
+    assert "unfinished" not in described
     assert described["micro_batch_tokens"] == 16 * described["length"]
     assert described["activation_bytes"] == described["micro_batch_tokens"] * described["activation_bytes_per_token"]
     told = describe_recipe(
         load_recipe(TINY, ["data.pairs=/none", "model.vocab_size=160", "model.max_position_embeddings=512"])
     )
     assert told["length"] == 512 and told["flops_per_token"] > described["flops_per_token"]
+    assert (told["rows"], told["unfinished"]) == (0, ["/none does not exist"])
 
 
 @pytest.mark.parametrize(
