@@ -6,19 +6,16 @@ import argparse
 import json
 import os
 from collections.abc import Iterable
-from contextlib import suppress
 from importlib.util import find_spec
 from time import perf_counter
 
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, flag_hint
-from schemas.errors import CheckpointError, DataError, UsageError
+from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import read_root
 from schemas.row_checks import read_pairs_vocabulary
 from schemas.terminal import print_lines
-from trainer.checkpoint.format import checkpoint_path, steps_saved
-from trainer.checkpoint.state import check_recipe, read_state
 from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
 from trainer.config.load import load_recipe
 from trainer.config.parse import keys_called
@@ -68,38 +65,28 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 
 def check_folders(recipe: Recipe) -> None:
-    """Check at once, before torch is loaded, what one process can see of the folders of a run.
-
-    Raises DataError if a new run has no pairs for its model, and CheckpointError if the folder is that of another run.
-    """
+    """Raise DataError at once, before torch is loaded, if a new run of one process has no pairs for its model."""
     if find_spec("torch") is None or os.environ.get("WORLD_SIZE", "1") != "1":  # a missing torch is said first
         return
-    run = recipe.run.output
-    if not storage.names(storage.join(run, "checkpoints")):
-        first, *later = [phase.recipe for phase in phases_of(recipe)]
-        folders = [(first, folder) for folder in first.data.folders]
-        # Those of later phases may not be there yet.
-        folders += [(one, folder) for one in later for folder in one.data.folders if is_pipeline_folder(folder)]
-        vocabularies: dict[str, str] = {}
-        for of_phase, folder in folders:
-            manifest = read_root(folder, "pairs")
-            vocabulary = read_pairs_vocabulary(folder, manifest)
-            check_model_vocabulary(of_phase, vocabulary, folder)
-            check_rows(of_phase, manifest, folder)
-            vocabularies.setdefault(vocabulary.fingerprint, folder)
-            if len(vocabularies) > 1:
-                one, other = vocabularies.values()
-                raise DataError(f"{other} has another vocabulary than {one}. Rebuild one with the other's vocabulary.")
-        if first.evaluation.pairs is not None:
-            read_root(first.evaluation.pairs, "pairs")
+    if storage.names(storage.join(recipe.run.output, "checkpoints")):
         return
 
-    for step in steps_saved(run)[-1:] if storage.is_local(run) else ():
-        path, state = checkpoint_path(run, step), None
-        with suppress(CheckpointError):  # training takes an older one
-            state = read_state(path)
-        if state is not None:
-            check_recipe(path, state, recipe)
+    first, *later = [phase.recipe for phase in phases_of(recipe)]
+    folders = [(first, folder) for folder in first.data.folders]
+    # Those of later phases may not be there yet.
+    folders += [(one, folder) for one in later for folder in one.data.folders if is_pipeline_folder(folder)]
+    vocabularies: dict[str, str] = {}
+    for of_phase, folder in folders:
+        manifest = read_root(folder, "pairs")
+        vocabulary = read_pairs_vocabulary(folder, manifest)
+        check_model_vocabulary(of_phase, vocabulary, folder)
+        check_rows(of_phase, manifest, folder)
+        vocabularies.setdefault(vocabulary.fingerprint, folder)
+        if len(vocabularies) > 1:
+            one, other = vocabularies.values()
+            raise DataError(f"{other} has another vocabulary than {one}. Rebuild one with the other's vocabulary.")
+    if first.evaluation.pairs is not None:
+        read_root(first.evaluation.pairs, "pairs")
 
 
 ALIASES = {
