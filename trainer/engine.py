@@ -59,7 +59,7 @@ from trainer.distributed.zero import (
     parameter_slices,
 )
 from trainer.logs import logger
-from trainer.optim.build import build_optimizer
+from trainer.optim.optimizers import build_optimizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The dtype that the model computes in, by engine.precision."""

@@ -17,7 +17,7 @@ from trainer.build_model import check_compiler
 from trainer.config.schema import EngineSection
 from trainer.distributed.zero import set_updates_made, updates_made
 from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
-from trainer.optim.whole_tensors import Lamb
+from trainer.optim.optimizers import Lamb
 
 
 @pytest.fixture(scope="module")

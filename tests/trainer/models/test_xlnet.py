@@ -28,7 +28,7 @@ from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import from_hf, to_hf
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import build_model
-from trainer.optim.build import parameter_groups
+from trainer.optim.optimizers import parameter_groups
 
 ROWS = [(10, 9), (6, 0), (20, 17), (7, 30), (4, 4), (12, 1)]
 

@@ -6,7 +6,7 @@ from schemas.errors import UsageError
 from tests.small_models import section
 from trainer.config.load import load_recipe
 from trainer.models.starting_weights import build_model
-from trainer.optim.build import parameter_groups, stacked_matrices
+from trainer.optim.optimizers import parameter_groups, stacked_matrices
 
 TINY = "tests/recipes/small_bert.toml"
 

@@ -1,4 +1,4 @@
-"""LAMB and StableAdamW, exact under ZeRO: Adam with a factor for each whole tensor.
+"""A recipe's optimizer: AdamW, or LAMB and StableAdamW, which are Adam with a factor for each whole tensor.
 
 With m and v the bias-corrected moments, r = m / (sqrt(v) + eps) + weight_decay * w, and a tensor w moves by
 lr * factor * r. The factor depends on sums over the whole tensor.
@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
-from torch import Tensor
+from torch import Tensor, nn
 
-from trainer.distributed.deepspeed_internals import flat_slice_of, is_in_flat_group
+from trainer.config.sections import OptimizerSection
+from trainer.distributed.deepspeed_internals import flat_slice_of, full_shape_of, is_in_flat_group
 from trainer.distributed.torch_internals import multiply_all, norms_of
+from trainer.models.encoder import Attention, Layer
 
 RowCounts = Mapping[Tensor, Sequence[int]]
 """The number of rows of each matrix, in order, for parameters that stack several matrices."""
@@ -310,3 +312,62 @@ def _sum_over_ranks(values: Tensor) -> Tensor:
     on_accelerator = values.to(accelerator.current_device_name())
     dist.all_reduce(on_accelerator)
     return on_accelerator.to(values.device)
+
+
+# The optimizer of a recipe
+
+
+def build_optimizer(model: nn.Module, section: OptimizerSection) -> torch.optim.Optimizer:
+    """Return the recipe's optimizer over a model's parameters.
+
+    The learning rate is 0 until one is set, because DeepSpeed may make an update while it builds an engine.
+
+    Whatever it is, its `step` must change nothing where `found_inf` is 1, by which a bad step is skipped
+    (trainer/anomaly.py), and a state that is saved must be named in `MOMENTS` (trainer/distributed/zero.py). torch's
+    fused optimizers and those on WholeTensorOptimizer keep to the first.
+    """
+    groups = parameter_groups(model, section.weight_decay)
+
+    if section.kind == "stable_adamw":
+        return StableAdamW(groups, 0.0, section.betas, section.eps)
+
+    if section.kind == "lamb":
+        _, vectors = groups
+        vectors["adapts"] = False
+        return Lamb(groups, 0.0, section.betas, section.eps, stacked_matrices(model))
+
+    # fused: one kernel updates all parameters, on CPUs as well.
+    return torch.optim.AdamW(groups, lr=0.0, betas=section.betas, eps=section.eps, fused=True)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Return two groups: matrices, which are decayed, and vectors, which are not.
+
+    Vectors are biases and layer norms; google-research/bert excludes the same ones.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # If ZeRO has partitioned it already, a parameter is an empty placeholder that knows its full shape.
+    matrices = [parameter for parameter in parameters if len(full_shape_of(parameter)) > 1]
+    vectors = [parameter for parameter in parameters if len(full_shape_of(parameter)) <= 1]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
+
+
+def stacked_matrices(model: nn.Module) -> dict[Tensor, list[int]]:
+    """Return, for each parameter that stacks several matrices, the number of rows of each matrix.
+
+    This model stacks query, key and value in one parameter, and also the two halves of a gated feed-forward layer. They
+    multiply the same input but are separate matrices: the published BERT, ALBERT and RoBERTa have a parameter for each.
+    """
+    stacked: dict[Tensor, list[int]] = {}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            queries = module.out.in_features
+            others = (module.qkv.out_features - queries) // 2
+            stacked[module.qkv.weight] = [queries, others, others]
+        elif isinstance(module, Layer) and module.gated:
+            inner = module.down.in_features
+            stacked[module.up.weight] = [inner, inner]
+    return stacked
