@@ -16,7 +16,7 @@ from schemas.host_limits import ranks_on_this_machine
 from trainer.build_model import check_compiler
 from trainer.config.schema import EngineSection
 from trainer.distributed.zero import set_updates_made, updates_made
-from trainer.engine import check_precision, multiplies_bf16, set_up_arithmetic, warn_of_slow_precision
+from trainer.engine import check_precision, set_up_arithmetic, warn_of_slow_precision
 from trainer.optim.optimizers import Lamb
 
 
@@ -160,37 +160,12 @@ def test_cores_are_those_that_the_process_may_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "multiplies"),
-    [
-        ("flags\t\t: fpu avx2 avx512f avx512_bf16", True),
-        ("flags\t\t: fpu amx_tile amx_bf16", True),
-        ("Features\t: fp asimd bf16", True),
-        ("flags\t\t: fpu avx2 avx512f", False),
-        ("Features\t: fp asimd", False),
-        ("cpu\t\t: POWER9", True),
-    ],
+    ("device", "precision", "is_told"), [("cpu", "bf16", True), ("cpu", "fp32", False), ("cuda", "bf16", False)]
 )
-def test_cpus_that_multiply_bf16_are_known_by_their_flags(tmp_path: Path, line: str, multiplies: bool) -> None:
-    information = tmp_path / "cpuinfo"
-    information.write_text(f"processor\t: 0\n{line}\nbogomips\t: 5000\n")
-    assert multiplies_bf16(information) == multiplies
-    assert multiplies_bf16(tmp_path / "missing")
-
-
-@pytest.mark.parametrize(
-    ("device", "precision", "multiplies", "is_told"),
-    [
-        ("cpu", "bf16", False, True),
-        ("cpu", "bf16", True, False),
-        ("cpu", "fp32", False, False),
-        ("cuda", "bf16", False, False),
-    ],
-)
-def test_bf16_on_a_cpu_that_is_slow_in_it_is_told(
-    monkeypatch: pytest.MonkeyPatch, capsys, device: str, precision: str, multiplies: bool, is_told: bool
+def test_bf16_on_a_cpu_may_be_slow_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys, device: str, precision: str, is_told: bool
 ) -> None:
     monkeypatch.setattr("trainer.engine.device_kind", lambda: device)
-    monkeypatch.setattr("trainer.engine.multiplies_bf16", lambda path: multiplies)
     warn_of_slow_precision(precision)
     told = capsys.readouterr().out
     assert ("--set engine.precision=fp32" in told) == is_told and told.count("\n") == is_told
