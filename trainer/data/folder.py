@@ -145,7 +145,7 @@ class PairFolder:
         path = storage.join(self.folder, shard.path)
         schema = shards.pairs_schema(self.vocabulary.size, self.static_masks > 0)
 
-        data = self._read_bytes(shard)
+        data = read_shard_bytes(self.folder, shard) if self._remote is None else self._remote.read(shard)
         batches = shards.decode_table(data, path, schema)
         table = batches.combine_chunks()  # once here, not each time that a column is read
 
@@ -153,11 +153,6 @@ class PairFolder:
         check_pairs(table, path, self._limits)
         self._check_fingerprint(batches, shard, path)
         return table
-
-    def _read_bytes(self, shard: Shard) -> bytes:
-        if self._remote is None:
-            return read_shard_bytes(self.folder, shard)
-        return self._remote.read(shard)
 
     def _check_fingerprint(self, table: pa.Table, shard: Shard, path: str) -> None:
         """Raise DataError if the rows are not those that the manifest's fingerprint names.
