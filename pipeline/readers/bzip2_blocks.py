@@ -3,30 +3,29 @@
 A block begins with a magic number of 48 bits at any bit offset, not only at whole bytes, and contains up to 900,000
 bytes before the first step of compression. There is no table of blocks and no size in their headers: a block ends at
 the next magic number, that of a block or of the end of a stream. To be decompressed, a block is shifted to a byte
-boundary and wrapped as the only block of a stream. Its checksum then tells whether it was cut at the right place.
+boundary and wrapped as the only block of a stream, and its checksum tells whether it is sound. By chance, the bits of a
+magic number occur inside of one of 10^14 blocks, which is then taken for a damaged one.
 """
 
 from __future__ import annotations
 
 import bz2
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 
-from pipeline.readers.frames import READ_BYTES, CompressedBytes, Frames, damaged, misnamed, no_end
+from pipeline.readers.frames import CompressedBytes, Frames, damaged, misnamed, no_end
 
 _BLOCK = 0x314159265359
 _END = 0x177245385090
 _MAGIC_BITS = 48
 _CHECKSUM_BITS = 32
 _STREAM_HEADER_BYTES = 4
+_STREAM_HEADERS = [b"BZh%d" % level for level in range(1, 10)]
 _BLOCK_NAME = "bz2 block"
+_KEPT_BYTES = 1 << 18  # before a block, so that what is behind it is not copied for each small block
 
 MAX_BLOCK_BYTES = 5 << 18
 """More than any block has: incompressible data grows by less than 2 % over the 900,000 bytes of the largest block."""
-
-MAX_ATTEMPTS = 4
-"""Magic numbers that are tried as the end of a block. A failed attempt means that the block is damaged, or that the
-bits of a magic number occur inside of it by chance, as in one of 10^14 sound blocks."""
 
 
 def bzip2_blocks(source: CompressedBytes) -> Frames:
@@ -63,34 +62,20 @@ def block_candidates(data: bytes) -> Iterator[int]:
 
 
 class _Bits:
-    """Bits of the compressed file, from where it was opened. Places are bit offsets from the beginning of the file.
-
-    magic_places: the places of the magic numbers that were read so far, in order.
-    """
+    """Bits of the compressed file, from where it was opened. Places are bit offsets from the beginning of the file."""
 
     def __init__(self, source: CompressedBytes):
         self.source = source
         self.start = source.offset
-        self.magic_places: list[int] = []
+        self._magics: deque[int] = deque()  # places of magic numbers that were read, in order
         self._data = b""
         self._data_start = source.offset
 
-    @property
-    def end(self) -> int:
-        """The place after the last bit that was read."""
-        return 8 * (self._data_start + len(self._data))
-
-    def has(self, end: int) -> bool:
-        """Read until all bits before `end` are available, and return whether the file has them."""
-        while self.end < end:
-            if not self.read():
-                return False
-        return True
-
     def number(self, place: int, size: int) -> int:
         """Return `size` bits at `place` as a big-endian number; -1 if the file has fewer."""
-        if not self.has(place + size):
-            return -1
+        while 8 * (self._data_start + len(self._data)) < place + size:
+            if not self._read():
+                return -1
 
         first = place // 8 - self._data_start
         last = (place + size + 7) // 8 - self._data_start
@@ -98,40 +83,45 @@ class _Bits:
         number = int.from_bytes(self._data[first:last], "big") >> surplus
         return number & ((1 << size) - 1)
 
-    def read(self) -> bool:
+    def magic_after(self, place: int) -> int | None:
+        """Return the place of the next magic number, as far as a block may extend, and drop the data before `place`."""
+        dropped = place // 8 - self._data_start
+        if dropped > _KEPT_BYTES:
+            self._data = self._data[dropped:]
+            self._data_start += dropped
+
+        while True:
+            while self._magics and self._magics[0] <= place:
+                self._magics.popleft()
+            if self._magics:
+                return self._magics[0]
+            if 8 * (self._data_start + len(self._data)) > place + 8 * MAX_BLOCK_BYTES or not self._read():
+                return None
+
+    def _read(self) -> bool:
         """Read more bytes. Return False at the end of the file."""
-        data = self.source.take(4 * READ_BYTES)
+        data = self.source.take_some()
 
         # A magic number may have begun in the last bytes of the earlier data.
         overlap = self._data[-(_MAGIC_BITS // 8) :]
-        base = self.end - 8 * len(overlap)
+        base = 8 * (self._data_start + len(self._data) - len(overlap))
         found = sorted(_places_of(_BLOCK, overlap + data) + _places_of(_END, overlap + data))
-        known = self.magic_places[-1] if self.magic_places else -1
-        self.magic_places += [base + place for place in found if base + place > known]
-
+        self._magics += [base + place for place in found if place + _MAGIC_BITS > 8 * len(overlap)]
         self._data += data
         return bool(data)
-
-    def forget_before(self, place: int) -> None:
-        """Drop the data before `place`, once it is more than MAX_BLOCK_BYTES."""
-        dropped = place // 8 - self._data_start
-        if dropped > MAX_BLOCK_BYTES:
-            self._data = self._data[dropped:]
-            self._data_start += dropped
-            self.magic_places = [magic for magic in self.magic_places if magic >= place]
 
 
 def _first_block(bits: _Bits) -> int | None:
     """Return the place of the first magic number: after the header of a stream, or in the first byte."""
     first_byte = 8 * bits.start
-    if not bits.has(first_byte + 8):
-        return None
     if bits.number(first_byte, 24) == int.from_bytes(b"BZh", "big"):
         return _in_stream(bits, bits.start)
 
     for place in range(first_byte, first_byte + 8):
         if bits.number(place, _MAGIC_BITS) == _BLOCK:
             return place
+    if bits.number(first_byte, 8) < 0:
+        return None
     if bits.start == 0:
         raise misnamed(bits.source.path, "bz2")
     raise damaged(bits.source, "bz2 stream", bits.start, "it has no header")
@@ -140,12 +130,11 @@ def _first_block(bits: _Bits) -> int | None:
 def _next_stream(bits: _Bits, end_place: int) -> int | None:
     """Return the place of the first magic number of the stream that follows an end; None at the end of the file."""
     end = end_place + _MAGIC_BITS + _CHECKSUM_BITS
-    if not bits.has(end):
+    if bits.number(end - 1, 1) < 0:
         raise no_end("bz2 stream with its end", end_place // 8)
 
     start = (end + 7) // 8
-    bits.forget_before(8 * start)
-    return _in_stream(bits, start) if bits.has(8 * start + 1) else None
+    return _in_stream(bits, start) if bits.number(8 * start, 1) >= 0 else None
 
 
 def _in_stream(bits: _Bits, start: int) -> int:
@@ -154,8 +143,7 @@ def _in_stream(bits: _Bits, start: int) -> int:
     place = 8 * (start + _STREAM_HEADER_BYTES)
     magic = bits.number(place, _MAGIC_BITS)
 
-    is_header = header >> 8 == int.from_bytes(b"BZh", "big") and ord("1") <= header & 0xFF <= ord("9")
-    if header >= 0 and not is_header:
+    if header >= 0 and header.to_bytes(4, "big") not in _STREAM_HEADERS:
         raise damaged(bits.source, "bz2 stream", start, "it has no header")
     if magic < 0:
         raise no_end("bz2 stream", start)
@@ -166,36 +154,15 @@ def _in_stream(bits: _Bits, start: int) -> int:
 
 def _decompress_block(bits: _Bits, place: int) -> tuple[bytes, int]:
     """Return the plain bytes of the block at `place`, and the place of the magic number after it."""
-    attempts = 0
-    error: Exception | str = "it has no end within the size of a block"
-
-    for end in _magics_after(bits, place):
-        try:
-            data = _decompress_alone(bits, place, end)
-        except (OSError, ValueError, EOFError) as failure:
-            error = failure
-            attempts += 1
-            if attempts == MAX_ATTEMPTS:
-                break
-        else:
-            bits.forget_before(end)
-            return data, end
-
-    if attempts == 0 and not bits.has(place + 8 * MAX_BLOCK_BYTES):
+    end = bits.magic_after(place)
+    if end is None and bits.number(place + 8 * MAX_BLOCK_BYTES, 1) < 0:
         raise no_end(_BLOCK_NAME, place // 8)
-    raise damaged(bits.source, _BLOCK_NAME, place // 8, error)
-
-
-def _magics_after(bits: _Bits, place: int) -> Iterator[int]:
-    """Yield the places of magic numbers after the one at `place`, as far as a block may extend."""
-    last_place = place
-    while True:
-        following = bisect_right(bits.magic_places, last_place)
-        if following < len(bits.magic_places):
-            last_place = bits.magic_places[following]
-            yield last_place
-        elif bits.end > place + 8 * MAX_BLOCK_BYTES or not bits.read():
-            return
+    if end is None:
+        raise damaged(bits.source, _BLOCK_NAME, place // 8, "it has no end within the size of a block")
+    try:
+        return _decompress_alone(bits, place, end), end
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(bits.source, _BLOCK_NAME, place // 8, error) from error
 
 
 def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:

@@ -10,13 +10,14 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import pyarrow as pa
 
 from pipeline.readers.bzip2_blocks import bzip2_blocks
 from pipeline.readers.encodings import is_line_safe, utf8_chunks
-from pipeline.readers.frames import CompressedBytes, FrameReader, Frames, gzip_members, xz_streams, zstd_frames
+from pipeline.readers.frames import CODECS, CompressedBytes, FrameReader, Frames, read_frames
 from pipeline.readers.record import MAX_RATIO
 from schemas.errors import DataError
 
@@ -26,10 +27,8 @@ SHORT_SUFFIXES = {".tgz": ".tar.gz", ".tbz": ".tar.bz2", ".tbz2": ".tar.bz2", ".
 """Suffixes of compressed tar archives, and what they stand for."""
 
 DECOMPRESSORS: dict[str, FrameReader] = {
-    "gzip": gzip_members,
+    **{name: partial(read_frames, codec) for name, codec in CODECS.items()},
     "bz2": bzip2_blocks,
-    "xz": xz_streams,
-    "zstd": zstd_frames,
 }
 
 DECOMPRESSION_ERRORS = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException, MemoryError)
@@ -113,9 +112,10 @@ def open_text(
 
 def refuse_bomb(path: str, plain_bytes: int, stored_bytes: int, max_ratio: int) -> None:
     """Raise DataError if a file has grown more than `max_ratio` times, and beyond ALWAYS_ALLOWED."""
-    if plain_bytes > max(ALWAYS_ALLOWED, max_ratio * stored_bytes):
+    allowed = max(ALWAYS_ALLOWED, max_ratio * stored_bytes)
+    if plain_bytes > allowed:
         raise DataError(
-            f"{path} grows beyond {plain_bytes >> 20} MB when decompressed, more than {max_ratio} times its compressed "
+            f"{path} grows beyond {allowed >> 20} MB when decompressed, more than {max_ratio} times its compressed "
             "size: it is not text, or was made to fill a disk. Leave it out, or raise --max_decompression_ratio if you "
             "trust it."
         )
