@@ -13,7 +13,7 @@ from pipeline.flags import flags_of, recorded_options
 from pipeline.options import ShardJob
 from pipeline.readers import encodings
 from pipeline.readers.corpora import Corpus, read_corpora
-from pipeline.readers.encoding_guess import guesser_version
+from pipeline.readers.file_encoding import guesser_version
 from pipeline.readers.listing import Listing
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets
 from pipeline.shard.detection import AUTO, known_codes, model_hash

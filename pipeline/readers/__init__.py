@@ -19,8 +19,7 @@ open           .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bom
 frames, bzip2_blocks, cut_files
                a range of a large compressed file becomes the plain bytes of its frames
 encodings      text in another encoding (--encoding) becomes UTF-8
-file_encoding, encoding_guess
-               the encoding that the bytes of a file show (--encoding auto)
+file_encoding  the encoding that the bytes of a file show (--encoding auto), and guesses for messages
 undecodable    counts bytes outside the encoding, and refuses files that have too many
 record         what all of them share
 """

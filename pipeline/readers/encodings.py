@@ -69,13 +69,11 @@ _MIN_HIDDEN = 4  # letters; fewer may be chance
 _ALPHABETS_END = "\u2c00"  # after punctuation, too
 _MOST = 0.8
 
-_ASCII_LETTER = re.compile(rb"[A-Za-z]")
 _CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _MANY_CONTROLS = 0.05  # of a head, with which it is no text in UTF-8
 DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\xab\xbb"
 _OR_AUTO = ", or each file in the encoding that its bytes show with --encoding auto"  # what errors advise
-_WESTERN = frozenset("àáâãäåæçèéêëìíîïñòóôõöøùúûüßœ¿¡·°ªº" + _QUOTES)
 
 
 def canonical_encoding(name: str) -> str:
@@ -261,32 +259,10 @@ def is_in_other_encoding(sample: bytes) -> bool:
     """
     foreign = _foreign_as_western(sample)
     plausible = sum(character.isalpha() or character in _QUOTES for character in foreign)
-    return not _is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
+    return not is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
 
 
-def likely_encoding(sample: bytes) -> str:
-    """Return a guess of the encoding of bytes that are not UTF-8; empty if there is none, or if they are damaged UTF-8.
-
-    It is for error messages, and for pages that name no encoding. With --encoding auto, `guess_encoding` decides, which
-    tells more languages of the Latin alphabet apart: charset-normalizer often takes Western text for Central European.
-    """
-    if _is_damaged_utf8(sample):
-        return ""
-
-    foreign = _foreign_as_western(sample)
-    is_latin = len(_ASCII_LETTER.findall(sample)) > 2 * len(foreign)
-    if is_latin and sum(character in _WESTERN for character in foreign) >= _MOST * len(foreign):
-        return "cp1252"
-
-    try:
-        from charset_normalizer import from_bytes
-    except ImportError:
-        return ""
-    best = from_bytes(sample).best()
-    return "" if best is None else codecs.lookup(best.encoding).name
-
-
-def _is_damaged_utf8(sample: bytes) -> bool:
+def is_damaged_utf8(sample: bytes) -> bool:
     """Return whether most of the bytes outside of ASCII are valid UTF-8, although some are not."""
     not_ascii = sum(byte >= 0x80 for byte in sample)
     return sample.decode(UTF8, errors="replace").count("\ufffd") < DAMAGED_UTF8 * not_ascii

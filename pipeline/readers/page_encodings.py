@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from functools import lru_cache
 
-from pipeline.readers.encodings import UTF8, canonical_encoding, likely_encoding
+from pipeline.readers.encodings import UTF8, canonical_encoding
+from pipeline.readers.file_encoding import likely_encoding
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, RejectedError, decode_utf8
 from schemas.errors import UsageError
 

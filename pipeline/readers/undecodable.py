@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.commit.reports import Report
-from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding
+from pipeline.readers.encodings import UTF8, is_in_other_encoding
+from pipeline.readers.file_encoding import likely_encoding
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
 from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
 from schemas.errors import DataError

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers.encodings import UTF8, is_in_other_encoding, likely_encoding, wide_encoding
+from pipeline.readers.encodings import UTF8, is_in_other_encoding, wide_encoding
+from pipeline.readers.file_encoding import likely_encoding
 
 TEXTS = {
     "fr": "Le café était fermé, mais la crème brûlée restait très bonne. Où êtes-vous allés hier après la fête ?",
