@@ -6,7 +6,8 @@ Many programs write TSV without quoting: where text follows closing quotes in th
 
 A quote that is never closed would swallow the rows up to the next one. If what follows that one shows it, only the
 first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
-another width, and are rejected together. Memory is bounded by --max_document_bytes, which a row may have.
+another width, and are rejected together. A row above --max_document_bytes is rejected, and one above MAX_RECORD, too,
+is an error, because nearly always its quote is not closed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import csv
 import io
 import re
 import sys
+from collections import deque
 from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,6 +29,7 @@ from pipeline.readers.ranges import HEAD_BYTES, fills_head
 from pipeline.readers.record import (
     BLANK_LINE,
     BYTE_ORDER_MARK,
+    MAX_RECORD,
     Record,
     RecordOptions,
     Rejected,
@@ -53,8 +56,6 @@ MAX_REREADS = 8
 """Maximum times that a file's bytes are read again because of quotes that are not closed. Some would need thousands."""
 
 _SOURCE = "csv"
-_SKIP_BYTES = 1 << 20  # read at once from a row that is not kept
-_QUOTE = b'"'
 
 # A name of a column: it begins with a letter, digit or underscore, has at most 41 characters, and is no number.
 _COLUMN_NAME = re.compile(r"(?![\d .:-]+$)\w[\w .:-]{0,40}")
@@ -76,7 +77,7 @@ def csv_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
     Raises DataError if the first row does not name the columns, and if quotes make it unknown where rows begin.
     """
     csv.field_size_limit(sys.maxsize)  # rows are bounded here
-    lines = _Lines(stream.file, file_range, options.max_document_bytes)
+    lines = _Lines(stream.file, file_range, max(options.max_document_bytes, MAX_RECORD))
     layout, header = _read_header(lines, file_range)
     if not header:
         return
@@ -93,7 +94,7 @@ def csv_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
         else:
             text = joined([row[position] for position in wanted])
             name = row[source] if source is not None else ""
-            yield Record(text, name or _SOURCE, lines.undecodable(), position=lines.offset, size=len(lines.row))
+            yield Record(text, name or _SOURCE, lines.undecodable(), position=lines.offset, size=lines.size)
 
 
 def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], list[str]]:
@@ -137,13 +138,9 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
     """
     lines.begin_row()
     first: list[str] = []
-    try:
-        while len(lines.row) < HEAD_BYTES and (line := next(lines, "")):
-            first.append(line)
-    except _RowTooLongError:
-        pass
-    finally:
-        lines.give_back()
+    while lines.size < HEAD_BYTES and (line := next(lines, "")):
+        first.append(line)
+    lines.give_back()
 
     try:
         rows = [row for row in csv.reader(first, **layout, quoting=csv.QUOTE_NONE) if row]
@@ -165,10 +162,7 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
 def _named_delimiter(lines: _Lines) -> tuple[str, ...]:
     """Skip a first line like `sep=;`, as spreadsheets write it, and return its delimiter; () if there is none."""
     lines.begin_row()
-    try:
-        named = NAMED_DELIMITER.fullmatch(next(lines, ""))
-    except _RowTooLongError:
-        named = None
+    named = NAMED_DELIMITER.fullmatch(next(lines, ""))
     if named is None:
         lines.give_back()
     return (named[1],) if named else ()
@@ -179,7 +173,7 @@ def _first_row(lines: _Lines, layout: dict[str, Any], keeps: bool = True) -> lis
     lines.begin_row()
     try:
         return next(filter(None, csv.reader(lines, **layout)), [])
-    except (csv.Error, _RowTooLongError):
+    except (csv.Error, DataError):
         return []
     finally:
         if keeps:
@@ -192,60 +186,56 @@ def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iter
     while True:
         lines.begin_row()
         try:
-            yield next(reader) or Rejected(BLANK_LINE, _SOURCE, lines.offset)
+            row = next(reader)
+            if lines.size > options.max_document_bytes:
+                yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
+            else:
+                yield row or Rejected(BLANK_LINE, _SOURCE, lines.offset)
         except StopIteration:
             return
-        except _RowTooLongError:
-            yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
-            lines.skip_row(layout)
         except csv.Error as error:
             lines.give_back(of_first_line=True)
             yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
 
 
-class _RowTooLongError(Exception):
-    pass
-
-
 class _Lines:
     """The lines of a file for csv, with the bytes of the row that is being read. They can be given back.
 
-    offset: where the row begins. row: its bytes so far, in the encoding of the file.
+    offset: where the row begins. size: its bytes so far. max_bytes: that a row may have.
     """
 
     def __init__(self, file: IO[bytes], file_range: FileRange, max_bytes: int):
         self.offset = 0
-        self.row = bytearray()
+        self.size = 0
         self._file = file
         self._path = file_range.display_path
         self._encoding = file_range.encoding if is_line_safe(file_range.encoding) else UTF8  # of what `file` has
         self._max_bytes = max_bytes
-        self._again: IO[bytes] = io.BytesIO()
-        self._first_line = 0  # its bytes
-        self._skipped = 0  # bytes of the row that were not kept
+        self._row: list[bytes] = []  # its lines, in the encoding of the file
+        self._again: deque[bytes] = deque()
         self._is_damaged = False
         self._read_bytes = 0
         self._given_back = 0
 
     def begin_row(self) -> None:
-        self.offset += len(self.row) + self._skipped
-        self.row.clear()
-        self._first_line = self._skipped = 0
+        self.offset += self.size
+        self.size = 0
+        self._row.clear()
         self._is_damaged = False
 
     def __iter__(self) -> _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._read_line(self._max_bytes + 1 - len(self.row))
+        line = self._again.popleft() if self._again else self._read_line()
         if not line:
             raise StopIteration
 
-        is_beginning = self.offset == 0 and not self.row
-        self.row += line
-        self._first_line = self._first_line or len(line)
-        if len(self.row) > self._max_bytes:
-            raise _RowTooLongError
+        is_beginning = self.offset == self.size == 0
+        self._row.append(line)
+        self.size += len(line)
+        if self.size > self._max_bytes:
+            raise self._unclosed()
 
         encoded = to_utf8(line, self._encoding)
         if is_beginning:
@@ -256,84 +246,48 @@ class _Lines:
             self._is_damaged = True
             return encoded.decode(errors="replace")
 
-    def _read_line(self, limit: int) -> bytes:
-        line = self._again.readline(limit)
-        if line.endswith(b"\n") or len(line) == limit:
-            return line
-
-        # The last line that was given back may be the first part of one.
-        rest = self._file.readline(limit - len(line))
-        self._read_bytes += len(rest)
-        return line + rest
+    def _read_line(self) -> bytes:
+        line = self._file.readline(self._max_bytes + 1)
+        self._read_bytes += len(line)
+        return line
 
     def give_back(self, of_first_line: bool = False) -> None:
         """Let the lines of the row be read again; with `of_first_line`, all lines but the first.
 
         Raises DataError if that has happened too often.
         """
-        kept = self._first_line if of_first_line else 0
-        lines = bytes(self.row[kept:])
-        del self.row[kept:]
+        kept = int(of_first_line)
+        lines = self._row[kept:]
+        del self._row[kept:]
+        self._again.extendleft(reversed(lines))
 
-        # If some of what was given back before is unread, the row is from there. To copy it would take long for many
-        # short rows.
-        if self._again.read(1):
-            self._again.seek(-1 - len(lines), io.SEEK_CUR)
-        else:
-            self._again = io.BytesIO(lines)
-
-        self._given_back += len(lines) if of_first_line else 0
+        given_back = sum(map(len, lines))
+        self.size -= given_back
+        self._given_back += given_back if of_first_line else 0
         if self._given_back > MAX_REREADS * self._read_bytes:
             raise self._unclosed()
 
-    def skip_row(self, layout: dict[str, Any]) -> None:
-        """Read to the end of a row without keeping it: the line end, after an even number of quotes if they enclose.
-
-        Raises DataError if the quote that ends there is not one that ends a field, or if there is no such end.
-        """
-        has_quotes = layout.get("quoting") != csv.QUOTE_NONE
-        quotes = self.row.count(_QUOTE) if has_quotes else 0
-        part = bytes(self.row[-1:])
-        while quotes % 2 or not part.endswith(b"\n"):
-            was_open = quotes % 2 == 1 and part.endswith(b"\n")
-            part = self._read_line(_SKIP_BYTES)
-            if not part:
-                break
-
-            quotes += part.count(_QUOTE) if has_quotes else 0
-            self._skipped += len(part)
-            if was_open and quotes % 2 == 0 and part.endswith(b"\n"):
-                self._check_end(part, layout)
-        if quotes % 2:
-            raise self._unclosed()
-
-    def _check_end(self, line: bytes, layout: dict[str, Any]) -> None:
-        try:
-            next(csv.reader(['"' + to_utf8(line, self._encoding).decode(errors="replace")], **layout))
-        except csv.Error as error:
-            raise self._unclosed() from error
-
     def _unclosed(self) -> DataError:
         return DataError(
-            f"{self._path} has a quote in the row at byte {self.offset:,} that is not closed, so it is "
-            "unknown where the next rows begin. Double the quotes within fields, as RFC 4180 has them, or write the "
-            "table as JSON lines or Parquet."
+            f"{self._path} has a quote in the row at byte {self.offset:,} that is not closed, or a row of more than "
+            f"{self._max_bytes >> 20} MB there, so it is unknown where the next rows begin. Double the quotes within "
+            "fields, as RFC 4180 has them, or write the table as JSON lines or Parquet."
         )
 
     def rejected(self, reason: str) -> Rejected:
         """Return a rejection of the row."""
-        shown = excerpt_of(to_utf8(bytes(self.row), self._encoding))
-        return Rejected(reason, _SOURCE, self.offset, shown, undecodable=self.undecodable(), size=len(self.row))
+        shown = excerpt_of(to_utf8(b"".join(self._row), self._encoding))
+        return Rejected(reason, _SOURCE, self.offset, shown, undecodable=self.undecodable(), size=self.size)
 
     def undecodable(self) -> Undecodable | None:
         """Return what of the row is not in the file's encoding."""
         if not self._is_damaged:
             return None
-        return decode_utf8(to_utf8(bytes(self.row), self._encoding), self.offset)[1]
+        return decode_utf8(to_utf8(b"".join(self._row), self._encoding), self.offset)[1]
 
     def beginning(self) -> bytes:
         """Return the first bytes of what was given back."""
-        return self._again.read(_SKIP_BYTES)
+        return b"".join(self._again)
 
 
 def begins_table(text: bytes) -> bool:
