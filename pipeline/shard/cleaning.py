@@ -14,7 +14,8 @@ The rules, by the names of their counters in the manifest:
 
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
-Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search. In
+Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search, and
+Python's quick check for NFC. In
 a script such as Chinese it covers all characters; in English, only the few that are not ASCII letters, digits or
 punctuation, which `bytes.translate` picks out.
 """
@@ -24,9 +25,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
+from ipaddress import ip_address
+from typing import NamedTuple
 
 UNDECODABLE = "undecodable bytes removed"
 
@@ -71,9 +72,7 @@ def clean(text: str, counts: Counter[str]) -> str:
     unusual = _unusual_characters(text)
     if not unusual:
         return text
-
-    patterns = _patterns()
-    if not patterns.to_clean.search(unusual):
+    if not _patterns().to_clean.search(unusual) and unicodedata.is_normalized("NFC", text):
         return text
 
     # Must come before other line ends become \n: only \r directly before a \n of the input belongs to the same line
@@ -90,9 +89,6 @@ def clean(text: str, counts: Counter[str]) -> str:
     if undecodable:
         counts[UNDECODABLE] += undecodable
         text = text.replace("\ufffd", "")
-
-    if not patterns.to_compose.search(unusual):
-        return text
 
     # Long runs of marks are cut before they are composed, because composing takes time quadratic in their length.
     text = cut_marks(text, counts)
@@ -151,21 +147,16 @@ def cut_marks(text: str, counts: Counter[str]) -> str:
     return shortened
 
 
-@dataclass(frozen=True)
-class _Patterns:
+class _Patterns(NamedTuple):
     """Patterns that take some time (60 ms) to build from Unicode's tables.
 
-    to_clean: a character that some rule may change.
-    to_compose: a character that composition (NFC) may change, or that may be composed with the one before it. A text
-    without any is in composed form, and has no combining mark.
-    long_runs: more than MAX_MARKS combining marks; group 1 holds those that stay.
-    three_marks: any three marks, for a quick search.
+    to_clean: a character that some rule may change, or a combining mark. three_marks: any three marks.
+    long_runs: more than MAX_MARKS marks; group 1 holds those that stay.
     """
 
     to_clean: re.Pattern[str]
-    to_compose: re.Pattern[str]
-    long_runs: re.Pattern[str]
     three_marks: re.Pattern[str]
+    long_runs: re.Pattern[str]
 
 
 @cache
@@ -173,44 +164,21 @@ def _patterns() -> _Patterns:
     """Build the patterns.
 
     A mark is a character with a combining class, or one that decomposes into such characters only; none is above
-    U+1FFFF. The patterns for a quick search treat all characters of some ranges above U+FFFF as marks, because Python
+    U+1EFFF. The patterns for a quick search treat all characters of that range above U+FFFF as marks, because Python
     searches for a set of characters below that thirty times faster.
     """
-    marks: set[str] = set()
-    composable: set[str] = set()
-    for code_point in range(0x300, 0x20000):
-        character = chr(code_point)
-        decomposed = character
-        if not unicodedata.is_normalized("NFD", character):
-            decomposed = unicodedata.normalize("NFD", character)
-
-            # All parts but the first may be composed with the character before them. And a character that its own parts
-            # do not compose to never stays in composed text.
-            composable.update(decomposed[1:])
-            if unicodedata.normalize("NFC", decomposed) != character:
-                composable.add(character)
-
-        if unicodedata.combining(decomposed[0]):
-            marks.add(character)
-
-    exact_set = _character_set(marks)
-    quick_marks = _character_set(mark for mark in marks if mark <= "\uffff") + "\U00010000-\U0001ffff"
-
-    # This leaves out emoji (U+1F000 to U+1FFFF) and the ideographs of plane 2 before U+2F800, which composition never
-    # changes.
-    quick_composable = _character_set(character for character in composable | marks if character <= "\uffff")
-    quick_composable += "\U00010000-\U0001efff\U0002f800-\U0010ffff"
-
+    marks = [mark for mark in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(_decomposed(mark)[0])]
+    exact_set = "".join(map(re.escape, marks))
+    quick_set = "".join(re.escape(mark) for mark in marks if mark <= "\uffff") + "\U00010000-\U0001efff"
     return _Patterns(
-        to_clean=re.compile(f"[{_LINE_ENDS}{_CONTROLS}{_SPACES}\ufffd{quick_composable}]"),
-        to_compose=re.compile(f"[{quick_composable}]"),
+        to_clean=re.compile(f"[{_LINE_ENDS}{_CONTROLS}{_SPACES}\ufffd{quick_set}]"),
+        three_marks=re.compile(f"[{quick_set}]{{3}}"),
         long_runs=re.compile(f"([{exact_set}]{{{MAX_MARKS}}})[{exact_set}]+"),
-        three_marks=re.compile(f"[{quick_marks}]{{3}}"),
     )
 
 
-def _character_set(characters: Iterable[str]) -> str:
-    return "".join(map(re.escape, sorted(characters)))
+def _decomposed(character: str) -> str:
+    return unicodedata.normalize("NFD", character)
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:
@@ -235,3 +203,71 @@ def _is_encoded_file(word: str) -> bool:
     if len(word) <= MAX_UNBROKEN_CHARACTERS:
         return False
     return 2 * len(word.encode("ascii", "ignore")) >= len(word)
+
+
+# ---- --mask_private ----
+
+# --mask_private: replaces e-mail addresses, phone numbers and public IP addresses by ones that belong to no person.
+#
+#     ada@lovelace.org              email@example.com     RFC 2606 reserves the domain
+#     +44 20 7946 0958              555-0100              numbers that North America keeps for fiction
+#     8.8.8.8                       192.0.2.1             RFC 5737 reserves it for documentation
+#     2001:4860:4860::8888          2001:db8::1           RFC 3849 likewise
+#
+# As in FineWeb (arXiv:2406.17557), addresses become others of their form, so that a model still learns the form, and IP
+# addresses of private networks stay. Phone numbers, which FineWeb leaves, are those that nothing else is written like:
+# with + and the code of a country, or in groups of 3, 3 and 4 digits. Names and postal addresses are not found.
+#
+# Every pattern takes time linear in the length of the text: none begins in the middle of what it could match.
+
+EMAIL = "email@example.com"
+PHONE = "555-0100"
+IP_V4 = "192.0.2.1"
+IP_V6 = "2001:db8::1"
+
+# Up to 64 characters before the @ (RFC 5321), and labels of a domain, the last one of letters.
+_EMAIL = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}+@(?:[\w-]{1,63}+\.)+[^\W\d_]{2,63}+(?![\w-])")
+
+# Each begins with a set of characters, which the search skips to, and then looks back: nothing joins on the left.
+_SEPARATOR = r"[ .\u2010-\u2013-]"
+_INTERNATIONAL = rf"(?<=\+)[1-9]\d{{0,2}}(?:{_SEPARATOR}?(?:\(\d{{1,4}}\)|\d{{1,5}})){{2,6}}"
+_NORTH_AMERICAN = rf"(?:(?<=\()\d{{3}}\) ?|(?<=\d)\d{{2}}{_SEPARATOR})\d{{3}}{_SEPARATOR}\d{{4}}"
+_PHONE = re.compile(rf"[+(\d](?<![\w.+/-].)(?:{_INTERNATIONAL}|{_NORTH_AMERICAN})(?![\w/-])")
+
+_IP_V4 = re.compile(r"\d(?<![\w.].)\d{0,2}\.(?:\d{1,3}\.){2}\d{1,3}(?![\w]|\.\d)")
+_IP_V6 = re.compile(r"[0-9A-Fa-f:](?<![\w:.].)(?=[0-9A-Fa-f]{0,4}:)[0-9A-Fa-f:]{2,38}+(?![\w:])")
+
+_FEWEST_DIGITS = 8  # of an international number (ITU-T E.164 has at most 15)
+_MOST_DIGITS = 15
+
+
+def mask_private(text: str, counts: Counter[str]) -> str:
+    """Return the text without personal addresses and numbers, and add how many of each kind there were to `counts`."""
+    if "@" in text:
+        text, found = _EMAIL.subn(EMAIL, text)
+        if found:
+            counts["e-mail addresses masked"] += found
+
+    text = _IP_V4.sub(lambda match: _masked_ip(match[0], IP_V4, counts), text)
+    if "::" in text or text.count(":") > 6:
+        text = _IP_V6.sub(lambda match: _masked_ip(match[0], IP_V6, counts), text)
+    return _PHONE.sub(lambda match: _masked_phone(match[0], counts), text)
+
+
+def _masked_ip(found: str, replacement: str, counts: Counter[str]) -> str:
+    try:
+        is_public = ip_address(found).is_global
+    except ValueError:
+        return found
+    if not is_public:
+        return found
+    counts["IP addresses masked"] += 1
+    return replacement
+
+
+def _masked_phone(found: str, counts: Counter[str]) -> str:
+    digits = sum(map(str.isdigit, found))
+    if found == PHONE or (found.startswith("+") and not _FEWEST_DIGITS <= digits <= _MOST_DIGITS):
+        return found
+    counts["phone numbers masked"] += 1
+    return PHONE

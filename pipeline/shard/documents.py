@@ -21,11 +21,10 @@ from typing import Any
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import RULES, Thresholds, fits
 from pipeline.readers.record import MAX_UNDECODABLE_RATIO, RecordOptions
-from pipeline.shard.cleaning import clean, drop_long_words
+from pipeline.shard.cleaning import clean, drop_long_words, mask_private
 from pipeline.shard.contamination import stored_sets
 from pipeline.shard.copies import Dedup
 from pipeline.shard.detection import AUTO, detect_language
-from pipeline.shard.private_data import mask_private
 from pipeline.shard.sentences import Splitter, lines_of, sentences_of
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.shard.private_data import EMAIL, IP_V4, IP_V6, PHONE, mask_private
+from pipeline.shard.cleaning import EMAIL, IP_V4, IP_V6, PHONE, mask_private
 
 MASKED = [
     ("Write to ada.lovelace+math@analytical-engine.co.uk.", f"Write to {EMAIL}."),
