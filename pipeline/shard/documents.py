@@ -112,8 +112,8 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
     """
     if not any(document.blocks) or not options.filters:
         return document
-    rules = [(name, RULES[name], options.filters[name]) for name in rules_that_judge("line", document, options)]
-    edits = [rule.edit for _, rule, _ in rules if rule.edit]
+    names = rules_that_judge("line", document, options)
+    edits = [edit for name in names if (edit := RULES[name].edit)]
     last_set = ""
     for block in document.blocks:
         for edit in edits:
@@ -121,8 +121,7 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
 
         kept = []
         for line in block:
-            broken = (name for name, rule, threshold in rules if rule.fails(rule.measure(line), threshold))
-            failed = next(broken, None)
+            failed = options.judge(names, line, options.filters)
             if failed is None:
                 kept.append(line)
             else:
@@ -161,11 +160,17 @@ def _judged(document: Document, measured: Any, judges: str, options: ReadOptions
 
     measured: what rules that judge `judges` measure.
     """
-    for name in rules_that_judge(judges, document, options):
+    failed = options.judge(rules_that_judge(judges, document, options), measured, options.filters)
+    return document if failed is None else Drop(f"{RULES[failed].set} filter: {failed}")
+
+
+def first_failed(names: list[str], judged: Any, thresholds: Thresholds) -> str | None:
+    """Return the first of these rules that a line or a document fails; None if it fails none."""
+    for name in names:
         rule = RULES[name]
-        if rule.fails(rule.measure(measured), options.filters[name]):
-            return Drop(f"{rule.set} filter: {name}")
-    return document
+        if rule.fails(rule.measure(judged), thresholds[name]):
+            return name
+    return None
 
 
 def rules_that_judge(judges: str, document: Document, options: ReadOptions) -> list[str]:
@@ -199,6 +204,7 @@ class ReadOptions(RecordOptions):
     has_languages: whether rows have the columns of languages. has_urls: whether some records may have hosts, which
     runs then count. share: of documents that are kept, by their ids.
     of_corpora: the options of each corpus of --inputs, by its name. They differ in what a corpus may choose.
+    judge: how rules are applied; trial.py watches them.
     """
 
     language: str
@@ -217,6 +223,7 @@ class ReadOptions(RecordOptions):
     has_urls: bool = False
     share: float = 1.0
     of_corpora: Mapping[str, ReadOptions] = field(default_factory=dict)
+    judge: Callable[[list[str], Any, Thresholds], str | None] = first_failed
 
     @property
     def detects_languages(self) -> bool:

@@ -1,9 +1,9 @@
 """Tries the rules of --filters on documents: what each rule measures and removes, with examples near its threshold.
 
-Documents take the steps of documents.py, as in the job. Before a step that applies rules, each of them measures what
-the step gets, whether or not an earlier rule has removed it: a document that a rule drops takes the later steps all the
-same. So the trial also knows what each rule would remove without the others, except lines: rules for documents never
-see removed lines.
+Documents take the steps of documents.py, as in the job. Where a step applies rules, each of them measures what the step
+gets, whether or not an earlier rule has removed it: a document that a rule drops takes the later steps all the same. So
+the trial also knows what each rule would remove without the others, except lines: rules for documents never see removed
+lines.
 
 Bytes are those of the text, in UTF-8. Those of a document are divided: those of its removed lines count for the rules
 that removed these, and the rest for the rule that dropped the document, or for the kept ones.
@@ -13,24 +13,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES
-from pipeline.shard.documents import (
-    STEPS,
-    Document,
-    Drop,
-    ReadOptions,
-    Step,
-    filter_lines,
-    filter_sentences,
-    filter_text,
-    rules_that_judge,
-)
+from pipeline.filters.rules import RULES, Thresholds
+from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
 
 EXAMPLES = 5
 """Examples of what a rule removed, and of what it kept."""
@@ -148,7 +136,7 @@ class Trial:
     """
 
     def __init__(self, options: ReadOptions):
-        self._options = options
+        self._options = replace(options, judge=self._first_failed)
         self.rules = {name: Tried(name, _finite(threshold)) for name, threshold in options.filters.items()}
         self.all = Share()
         self.kept = Share()
@@ -156,6 +144,11 @@ class Trial:
         self.left_out: defaultdict[str, Share] = defaultdict(Share)
         self.not_documents: Counter[str] = Counter()
         self.changes: Counter[str] = Counter()
+
+        # Of the document that takes its steps: where it is from, why it is left out, and its removed lines.
+        self._origin = Origin("", "")
+        self._reason = ""
+        self._lost = Share()
 
     def leave_out(self, reason: str, size: int) -> None:
         """Count a bad record of this many bytes."""
@@ -167,75 +160,37 @@ class Trial:
         size = len(text.encode(errors="replace"))
         self.all.add(size)
         document = Document(text, origin.source, self.changes, self._options.language)
-        reason = ""
-        lost = Share()
+        self._origin, self._reason, self._lost = origin, "", Share()
 
         for step in STEPS:
-            if step is filter_lines:
-                lost = self._try_lines(document, origin)
-            elif step in _JUDGED:
-                self._try_document(step, document, origin, may_remove=not reason)
-
             result = step(document, self._options)
             if isinstance(result, Drop):
-                reason = reason or result.reason
+                self._reason = self._reason or result.reason
                 document.changes = Counter()  # of what is left out already
                 if result.reason.rpartition(" filter: ")[2] not in self.rules:
                     break
             else:
                 document = result
 
-        self._count(reason, size, lost)
-
-    def _count(self, reason: str, size: int, lost: Share) -> None:
-        """Count a document that was dropped for a reason, or stays. lost: its removed lines."""
-        (self.left_out[reason] if reason else self.kept).add(max(0, size - lost.bytes))
-        if not reason and not lost.count:
+        left = self.left_out[self._reason] if self._reason else self.kept
+        left.add(max(0, size - self._lost.bytes))
+        if not self._reason and not self._lost.count:
             self.untouched.add(size)
 
-    def _try_lines(self, document: Document, origin: Origin) -> Share:
-        """Let each rule measure each line. Return the lines that are removed."""
-        names = rules_that_judge("line", document, self._options)
-        edits = [edit for name in names if (edit := RULES[name].edit)]
-        lost = Share()
-        for line in chain.from_iterable(document.blocks):
-            for edit in edits:
-                line = edit(line)
-            removed_by = self._first_failed(names, line, origin, may_remove=True)
-            if removed_by:
-                size = len(line.encode())
-                removed_by.removed_bytes += size
-                lost.add(size)
-        return lost
-
-    def _try_document(self, step: Step, document: Document, origin: Origin, may_remove: bool) -> None:
-        judges, judged_of = _JUDGED[step]
-        judged = judged_of(document)
-        if judged is not None:
-            self._first_failed(rules_that_judge(judges, document, self._options), judged, origin, may_remove)
-
-    def _first_failed(self, names: list[str], judged: Any, origin: Origin, may_remove: bool) -> Tried | None:
-        """Let rules measure a line or a document. Return the first that it fails; None if it fails none."""
+    def _first_failed(self, names: list[str], judged: Any, thresholds: Thresholds) -> str | None:
+        """Let rules measure a line or a document, as `ReadOptions.judge`."""
         first = None
         for name in names:
-            rule = self.rules[name]
-            if rule.take(judged, origin, may_remove and first is None):
-                first = first or rule
+            if self.rules[name].take(judged, self._origin, may_remove=not self._reason and first is None):
+                first = first or name
+
+        if first is not None and isinstance(judged, str):  # a line, which is removed
+            size = len(judged.encode())
+            self.rules[first].removed_bytes += size
+            self._lost.add(size)
         return first
 
 
 def _finite(threshold: float | None) -> float | None:
     """Return a threshold that floats can be compared with: a whole number in a file may be too large for that."""
     return threshold if threshold is None else min(threshold, GREATEST)
-
-
-def _measured(document: Document) -> Measured | None:
-    blocks = list(filter(None, document.blocks))
-    return Measured(blocks) if blocks else None
-
-
-_JUDGED: dict[Step, tuple[str, Callable[[Document], Any]]] = {
-    filter_text: ("text", _measured),
-    filter_sentences: ("sentences", lambda document: document.sentences),
-}
-"""For each step that applies rules to whole documents, which rules these are and what they measure."""
