@@ -13,7 +13,6 @@ from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
 from pipeline.readers.table import remedy_of
 from pipeline.readers.undecodable import refuse_undecodable, reports_by_file, undecodable_statistics
-from pipeline.shard.cleaning import MAX_UNBROKEN_CHARACTERS
 from pipeline.shard.run_buffer import add_encodings
 from pipeline.shard.text_layout import paragraphs_among
 from pipeline.shard.write_runs import RUN_BUCKETS
@@ -190,8 +189,6 @@ def unbroken_documents(added: Report) -> Report | None:
 
 
 def _no_document_message(added: Report) -> str:
-    cleaned = added["cleaning"]
-
     sentences = ["The input holds no document with any text in it."]
     if added["ledger"]:
         most = sorted(added["ledger"], key=lambda entry: -entry[2])[:_LISTED_REASONS]
@@ -199,26 +196,15 @@ def _no_document_message(added: Report) -> str:
         further = len(added["ledger"]) - len(most)
         causes += [f"{further:,} further kinds"] if further else []
         sentences.append(f"Left out: {', '.join(causes)}.")
-    if cleaned:
-        sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in cleaned.items())}.")
+    if added["cleaning"]:
+        sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in added['cleaning'].items())}.")
 
-    if cleaned.get("long words removed"):
-        sentences.append(
-            f"Words of more than {MAX_UNBROKEN_CHARACTERS:,} characters without a space are removed; "
-            "put spaces between words."
-        )
-    elif any(" filter: " in reason for reason, _, _ in added["ledger"]):
-        sentences.append(
-            "The rules of --filters are too strict for this text; docs/filters.md says how to change them."
-        )
-    elif added["first_rejected"] and "keys" in added["first_rejected"]:
+    if added["cleaning"].get("long words removed"):
+        sentences.append("Encoded files and the like are removed; put spaces between words.")
+    elif added["first_rejected"]:
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
-        remedies = dict.fromkeys(remedy_of(reason) for reason, _, _ in added["bad"])
-        are_no_texts = [source == "pdf" or "file that looks like" in reason for reason, source, _ in added["ledger"]]
-        is_clear = are_no_texts != [] and all(are_no_texts)
-        fallback = "Give files of text." if is_clear else "Check --format, --text_layout and --text_key."
-        sentences.append(" ".join(filter(None, remedies)) or fallback)
+        sentences.append("Check --format, --text_layout, --text_key and --filters.")
     return " ".join(sentences)
 
 
