@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.readers.bzip2_blocks import check_end
 from pipeline.readers.columnar import open_parquet
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, Format, advice_on, plain_name
+from pipeline.readers.frames import check_end
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.jsonl import NO_TEXT
 from pipeline.readers.listing import InputFile, list_inputs

@@ -16,7 +16,7 @@ corpora        --inputs: several corpora with their own options
 sampling       evenly spaced records, for --sample
 ranges         byte ranges of files in a store
 open           .gz, .bz2, .xz and .zst become plain bytes in bounded memory; bombs are refused
-frames, bzip2_blocks, cut_files
+frames, cut_files
                a range of a large compressed file becomes the plain bytes of its frames
 encodings      text in another encoding (--encoding) becomes UTF-8
 file_encoding  the encoding that the bytes of a file show (--encoding auto), and guesses for messages

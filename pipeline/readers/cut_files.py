@@ -25,7 +25,6 @@ from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.readers.bzip2_blocks import block_candidates
 from pipeline.readers.frames import (
     GZIP_MAGIC,
     GZIP_RESERVED,
@@ -33,6 +32,7 @@ from pipeline.readers.frames import (
     ZSTD_RESERVED,
     CompressedBytes,
     Frames,
+    block_candidates,
     candidates,
     declared_plain_bytes,
 )

@@ -15,9 +15,8 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from pipeline.readers.bzip2_blocks import bzip2_blocks
 from pipeline.readers.encodings import is_line_safe, utf8_chunks
-from pipeline.readers.frames import CODECS, CompressedBytes, FrameReader, Frames, read_frames
+from pipeline.readers.frames import CODECS, CompressedBytes, FrameReader, Frames, bzip2_blocks, read_frames
 from pipeline.readers.record import MAX_RATIO
 from schemas.errors import DataError
 
