@@ -6,7 +6,7 @@ formats        which format is a file of? Recognized by name or by the first byt
 table          the formats, and the reading of one range of a file
 text, jsonl, json_values, csv_rows, columnar, wikiextractor, mediawiki, warc, html_pages
                the format's records: the text of one document, or the reason why there is none
-office, pdf    documents of office programs, books and PDF; zip_files bounds what a zip file makes a reader do
+office, pdf    documents of office programs, books and PDF
 wikitext       the markup of MediaWiki becomes paragraphs
 http_responses, page_encodings
                a stored response of a server becomes a page, and its bytes characters

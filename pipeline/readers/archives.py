@@ -11,18 +11,24 @@ import zipfile
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from pipeline.readers.office import begins_epub, begins_odt
-from pipeline.readers.open import TAR_BLOCK
-from pipeline.readers.zip_files import MAX_READ_BYTES, NAME_OFFSET, is_encrypted, limited, open_zip
+from pipeline.readers.office import NAME_OFFSET, begins_epub, begins_odt, is_encrypted
+from pipeline.readers.open import LimitedReads
 
 MAX_MEMBER_BYTES = 256 << 20
 MAX_MEMBERS = 1_000_000
+MAX_HEADER_BYTES = 32 << 20
+"""Maximum bytes of a zip file's directory, which then has some 300,000 entries, and of a tar archive's long header."""
+
 MAX_NAME = 1000  # characters of a member's name in messages
 
 ENCRYPTED_MEMBER = "member of an archive that is encrypted"
 UNKNOWN_METHOD = "member of an archive with an unknown compression"
 NESTED = "archive in an archive"
 
+_LONG_HEADERS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
 _ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_NAMES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/", b"mimetype", b"META-INF/")
 
@@ -56,7 +62,8 @@ def begins_tar(head: bytes) -> bool:
 
 def zip_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and DataError for a bomb."""
-    with open_zip(file) as archive:
+    reads: Any = LimitedReads(file, MAX_HEADER_BYTES, _too_long_header)
+    with zipfile.ZipFile(reads) as archive:
         entries = archive.infolist()
         _check_count(len(entries))
         for entry in entries:
@@ -79,31 +86,49 @@ def zip_members(file: IO[bytes]) -> Iterator[Member]:
 def tar_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a tar archive, which is read once from beginning to end.
 
-    Raises TarError for damage, OSError for a header above zip_files.MAX_READ_BYTES, and EOFError if it has no end.
+    Raises TarError for damage, OSError for a header above MAX_HEADER_BYTES, and EOFError if it has no end.
     """
-    reads = limited(file)
-    archive: Any = tarfile.TarFile(fileobj=reads, mode="r", errors="surrogateescape")
-    number = 0
-    while (entry := archive.next()) is not None:
-        archive.members.clear()  # it remembers all
-        number += 1
-        _check_count(number)
-        if entry.isdir() or _is_hidden(entry.name):
-            continue
-        name = entry.name[:MAX_NAME]
-        if not entry.isfile():
-            yield Member(name, 0, kind="a link or a device")
-            continue
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry, errors="surrogateescape") as archive:
+        number = 0
+        while (entry := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # it remembers all
+            number += 1
+            _check_count(number)
+            if entry.isdir() or _is_hidden(entry.name):
+                continue
+            name = entry.name[:MAX_NAME]
+            if not entry.isfile():
+                yield Member(name, 0, kind="a link or a device")
+                continue
 
-        opened = archive.extractfile(entry)
-        assert opened is not None
-        reads.max_bytes = MAX_MEMBER_BYTES
-        data = opened.read(min(entry.size, MAX_MEMBER_BYTES))
-        reads.max_bytes = MAX_READ_BYTES
-        yield Member(name, entry.size, data)
+            opened = archive.extractfile(entry)
+            assert opened is not None
+            yield Member(name, entry.size, opened.read(min(entry.size, MAX_MEMBER_BYTES)))
 
-    if reads.end != bytes(TAR_BLOCK):
-        raise EOFError("it has no mark of its end")
+
+class _Entry(tarfile.TarInfo):
+    """An entry of a tar archive. tarfile itself takes damage after the first one for the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> _Entry:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            raise
+        except tarfile.HeaderError as error:
+            raise EOFError(f"it has no mark of its end ({error})") from error
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Entry:
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type in _LONG_HEADERS and entry.size > MAX_HEADER_BYTES:
+            raise _too_long_header(entry.size)
+        return entry
+
+
+def _too_long_header(size: int) -> OSError:
+    limit = MAX_HEADER_BYTES >> 20
+    return OSError(f"a header or directory of {size >> 20} MB is above the limit of {limit} MB")
 
 
 def _check_count(members: int) -> None:

@@ -8,6 +8,7 @@ A book is one document, not one for each chapter: sentences that are hard to tel
 chapters would be easy to recognize as "another document", and could be on both sides of --holdout.
 
 The parser is lxml without network, DTDs and entities, and its own limits stay on: 256 levels and 10 MB of one text.
+Names in zip files are only compared with others, and nothing is written, so that no path leads anywhere.
 """
 
 from __future__ import annotations
@@ -19,23 +20,31 @@ from collections.abc import Iterable, Iterator
 from html.entities import html5
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
-from zipfile import ZipFile
+from zipfile import ZipFile, ZipInfo
 
 from pipeline.readers.open import Stream
 from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, RejectedError, too_long_reason
-from pipeline.readers.zip_files import ENCRYPTED, MAX_PART_BYTES, NAME_OFFSET, TOO_LARGE, open_zip, read_part
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
 
 NO_TEXT = "document without text"
 DAMAGED = "document that cannot be read"
+ENCRYPTED = "document that is encrypted"
+TOO_LARGE = "document with too large parts"
 
 OFFICE_RULES = (NO_TEXT,)
 """Reasons that say what a document is, not that it is damaged."""
 
 MAX_FILE_BYTES = 256 << 20
 """Maximum bytes of a file, which is held in memory. Large ones have images."""
+
+MAX_PART_BYTES = 64 << 20
+"""Maximum bytes of one part of a document, decompressed. The XML of a book of 5 MB has about 20 MB."""
+
+_SMALL_PART_BYTES = 1 << 20  # which no limit on growth concerns
+NAME_OFFSET = 30
+"""In a zip file, of the first entry's name."""
 
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # how Office stores what is encrypted
 _ZIP = b"PK\x03\x04"
@@ -169,8 +178,29 @@ def _read(body: bytes, source: str, max_ratio: int) -> list[str]:
         raise RejectedError(TOO_LARGE)
     if body.startswith(_OLE):
         raise RejectedError(ENCRYPTED)
-    with open_zip(io.BytesIO(body)) as archive:
+    with ZipFile(io.BytesIO(body)) as archive:
         return _PARAGRAPHS_OF[source](archive, max_ratio)
+
+
+def is_encrypted(entry: ZipInfo) -> bool:
+    """Return whether an entry needs a password."""
+    return bool(entry.flag_bits & 1)
+
+
+def read_part(archive: ZipFile, name: str, max_ratio: int) -> bytes:
+    """Return a part of a document, decompressed.
+
+    Raises KeyError if there is none, RejectedError if it is encrypted, has more than MAX_PART_BYTES or grows more than
+    `max_ratio` times, and the exceptions of zipfile.
+    """
+    entry = archive.getinfo(name)
+    if is_encrypted(entry):
+        raise RejectedError(ENCRYPTED)
+    with archive.open(entry) as opened:
+        data = opened.read(MAX_PART_BYTES + 1)
+    if len(data) > MAX_PART_BYTES or len(data) > max(_SMALL_PART_BYTES, max_ratio * entry.compress_size):
+        raise RejectedError(TOO_LARGE)
+    return data
 
 
 def _docx_text(archive: ZipFile, max_ratio: int) -> list[str]:

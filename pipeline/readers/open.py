@@ -40,7 +40,6 @@ NO_END = 1 << 62
 """An offset greater than that of any line."""
 
 BLOCK_BYTES = 1 << 16
-TAR_BLOCK = 512
 
 
 def compression_of(path: str) -> str | None:
@@ -160,49 +159,21 @@ class _Chunks(io.RawIOBase):
         super().close()
 
 
-class LimitedReads(io.RawIOBase):
-    """An open file that refuses single large reads, for readers that trust sizes in a file. It stays open.
+class LimitedReads:
+    """An open file that refuses single large reads, for readers that trust sizes in a file.
 
-    Files that cannot seek are read forward. max_bytes: of one read. refusal: returns what is raised for a larger one.
-    end: the last bytes that were read, up to a block of a tar file.
+    max_bytes: of one read. refusal: returns what is raised for a larger one.
     """
 
     def __init__(self, file: IO[bytes], max_bytes: int, refusal: Callable[[int], Exception]):
-        self.max_bytes = max_bytes
-        self.end = b""
         self._file = file
+        self._max_bytes = max_bytes
         self._refusal = refusal
-        self._position = 0
-        self._seeks = file.seekable()
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._file.tell() if self._seeks else self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        if self._seeks:
-            return self._file.seek(offset, whence)
-
-        if whence != io.SEEK_SET or offset < self._position:
-            raise OSError("its parts are not in order")
-        while self._position < offset and self.read(min(1 << 20, offset - self._position)):
-            pass
-        return self._position
-
-    def read(self, size: int | None = -1) -> bytes:
-        if size is not None and size > self.max_bytes:
+    def read(self, size: int = -1) -> bytes:
+        if size > self._max_bytes:
             raise self._refusal(size)
-        data = self._file.read(-1 if size is None else size)
-        self._position += len(data)
-        self.end = data[-TAR_BLOCK:]
-        return data
+        return self._file.read(size)
 
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)

@@ -17,10 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
-from pipeline.readers.office import DAMAGED, MAX_FILE_BYTES, NO_TEXT
+from pipeline.readers.office import DAMAGED, ENCRYPTED, MAX_FILE_BYTES, NO_TEXT, TOO_LARGE
 from pipeline.readers.open import Stream
 from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, RejectedError, too_long_reason
-from pipeline.readers.zip_files import ENCRYPTED, TOO_LARGE
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange

@@ -9,11 +9,10 @@ import pytest
 
 from pipeline.readers.formats import find_format
 from pipeline.readers.listing import matching_files
-from pipeline.readers.office import DAMAGED, NO_TEXT
+from pipeline.readers.office import DAMAGED, ENCRYPTED, NO_TEXT, TOO_LARGE
 from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, UNREADABLE_FORM, text_of_pages
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
-from pipeline.readers.zip_files import ENCRYPTED, TOO_LARGE
 from tests.pipeline.readers.office_files import docx, epub, odt, pdf, pdf_of_forms, word, zipped
 from tests.pipeline.readers.test_cut_files import whole_range
 
