@@ -8,8 +8,6 @@ text, jsonl, json_values, csv_rows, columnar, wikiextractor, mediawiki, warc, ht
                the format's records: the text of one document, or the reason why there is none
 office, pdf    documents of office programs, books and PDF
 wikitext       the markup of MediaWiki becomes paragraphs
-http_responses, page_encodings
-               a stored response of a server becomes a page, and its bytes characters
 archives, members
                the files in an archive become ranges, each read as a file of its name
 corpora        --inputs: several corpora with their own options

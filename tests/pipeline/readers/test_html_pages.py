@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.readers.html_pages import MAX_ATTRIBUTES, MAX_ELEMENTS, NO_MAIN_TEXT, TOO_LARGE, main_text, page_text
-from pipeline.readers.page_encodings import UNKNOWN_ENCODING, decode_page
+from pipeline.readers.html_pages import (
+    MAX_ATTRIBUTES,
+    MAX_ELEMENTS,
+    NO_MAIN_TEXT,
+    TOO_LARGE,
+    UNKNOWN_ENCODING,
+    decode_page,
+    main_text,
+    page_text,
+)
 from pipeline.readers.record import Record, RecordOptions, Rejected, RejectedError, Undecodable
 from pipeline.readers.table import read_records
 from tests.clozeline.test_installation import run_without
