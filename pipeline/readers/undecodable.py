@@ -2,8 +2,8 @@
 
 A few damaged bytes are removed and reported. Many of them mean that the file is in another encoding, and so do some
 that are letters in another encoding; the error says which one is likely. Files are cut into ranges, so each worker
-reports the ranges that it read, and a file's reports are added up once all are there. Workers refuse a file early if
-one range alone has too many.
+reports the ranges that it read, and a file's reports are added up once all are there. Workers refuse a file if one
+range alone has too many.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8, is_in_other_encoding
 from pipeline.readers.file_encoding import likely_encoding
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
-from pipeline.readers.record import MAX_RATIO, MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
 from schemas.errors import DataError
 
 RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
@@ -45,7 +45,6 @@ class UndecodableBytes:
 
     file_range: FileRange
     max_ratio: float
-    max_growth: int = MAX_RATIO
     count: int = 0
     first_offset: int = 0
     size: int = 0
@@ -53,7 +52,7 @@ class UndecodableBytes:
     is_found: bool = False
 
     def add(self, record: Record | Rejected) -> None:
-        """Count a record. Raises DataError as soon as the file is certain to have too many undecodable bytes."""
+        """Count a record."""
         self.size += record.size
         if record.undecodable is None:
             return
@@ -63,16 +62,6 @@ class UndecodableBytes:
         self.count += record.undecodable.count
         if len(self.sample) < _SAMPLE_BYTES:
             self.sample += record.undecodable.sample + b"\n"
-
-        # Not before there is enough to guess an encoding from.
-        has_too_many = self.count >= MIN_PLACES and self.count > self.max_ratio * self._max_file_bytes()
-        if has_too_many and len(self.sample) >= _SAMPLE_BYTES:
-            self.check()
-
-    def _max_file_bytes(self) -> int:
-        """Return the maximum plain bytes of the file: a compressed one may still have a long, valid rest."""
-        growth = self.max_growth if self._is_size_unknown() else 1
-        return max(self.size, self.file_range.size * growth)
 
     def check(self) -> Report:
         """Return the report, or raise DataError if this range alone has more than the whole file may have."""
@@ -100,9 +89,6 @@ class UndecodableBytes:
             report["is_found"] = True
         place = file_range.place(self.first_offset)
         return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
-
-    def _is_size_unknown(self) -> bool:
-        return self.file_range.is_whole_file or self.file_range.is_cut or self.file_range.reader.gets == "stored"
 
     def _file_bytes(self) -> int:
         """Return the plain bytes of the whole file; an estimate for Parquet, Arrow and cut compressed files."""
@@ -192,7 +178,7 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice += ", or leave it out with --exclude"
     name = "in the encodings that its pages name" if file["encoding"] == OWN_ENCODING else file["encoding"].upper()
     place = place_in_words(file["first_place"], file)
-    # "At least", because reading stops as soon as there are too many.
+    # "At least", because it may be one range of the file that has too many.
     return DataError(
         f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
         f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "

@@ -255,7 +255,7 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
             documents.leave_out(file_range, problem)
             continue
         options = reading.of_corpora.get(file_range.corpus, reading)
-        undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, options.max_decompression_ratio)
+        undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio)
         undecodable.is_found = options.finds_encodings
         documents.note_encoding(file_range, options)
         is_cut = file_range.format == "text" and options.text_layout == "blank_line"
