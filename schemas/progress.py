@@ -17,7 +17,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from time import monotonic
 from typing import Any, TextIO
 
 DRAW_EVERY = 1.0  # seconds
@@ -28,7 +27,7 @@ _shown: Bar | None = None
 
 
 class Bar:
-    """A bar with the rate, as `MeanRate` has it, and the time left; without a total, a count and the rate.
+    """A bar with tqdm's rate and the time left; without a total, a count and the rate.
 
     what: what the bar is of. total: None if it is not known. unit: of what is counted; "B" for bytes. done: what was
     done before, which counts in no rate. stays: the last state of the bar stays on the terminal.
@@ -45,14 +44,7 @@ class Bar:
 
         from tqdm import tqdm  # not in commands that draw nothing
 
-        rate = MeanRate(done)
-
-        class RatedBar(tqdm):
-            @property
-            def format_dict(self) -> Any:
-                return {**super().format_dict, "rate": rate.at(monotonic(), self.n)}
-
-        self._bar = RatedBar(
+        self._bar = tqdm(
             total=total,
             desc=what,
             initial=done,
@@ -127,24 +119,6 @@ class Bar:
 
     def _describe(self, doing: str) -> None:
         self._bar.set_description_str(", ".join(filter(None, (self._what, doing))), refresh=False)
-
-
-class MeanRate:
-    """The mean rate since the end of the first step, which loads and compiles. done: what was done before."""
-
-    def __init__(self, done: int):
-        self._done_before = done
-        self._first: tuple[float, int] | None = None
-
-    def at(self, now: float, done: int) -> float:
-        """Return what is done per second, 0 if that is not known. now: by a clock in seconds.
-
-        For 0 tqdm shows `?`, and for None it would take the mean since the start, a slow first step included.
-        """
-        if self._first is None and done > self._done_before:
-            self._first = (now, done)
-        since, before = self._first or (now, done)
-        return (done - before) / (now - since) if now > since else 0.0
 
 
 def _size_on_screen() -> dict[str, Any]:

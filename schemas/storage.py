@@ -51,50 +51,20 @@ def exists(url: str) -> bool:
 
 
 def open_input(url: str) -> IO[bytes]:
-    """Open a binary file for reading.
+    """Open a binary file for reading; one in a store is read at once.
 
     Raises DataError if it does not exist, UsageError if it is a folder or cannot be a path, and StorageError if the
-    disk or the store refuses. For a store, that may also happen later, while the file is read.
+    disk or the store refuses.
     """
     fs, path = filesystem(url)
+    if not isinstance(fs, LocalFileSystem):
+        return io.BytesIO(read(url))
     try:
-        if isinstance(fs, LocalFileSystem):
-            return open(path, "rb")
-        with storage_errors_of(url, FileNotFoundError):
-            # fsspec's own file objects lack methods that readers need, such as readline(size).
-            return io.BufferedReader(_RemoteFile(url, fs.open(path, "rb")), 1 << 20)
+        return open(path, "rb")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{url} does not exist.") from error
     except OSError as error:
         raise unreadable(url, error) from error
-
-
-class _RemoteFile(io.RawIOBase):
-    """A remote file whose read errors name its URL."""
-
-    def __init__(self, url: str, file: Any):
-        self._url = url
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        with storage_errors_of(self._url):
-            return self._file.readinto(buffer)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
 
 
 def read(url: str) -> bytes:
