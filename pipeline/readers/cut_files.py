@@ -23,9 +23,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pipeline.readers.frames import (
+    BLOCK_NAME,
+    CODECS,
     GZIP_MAGIC,
     GZIP_RESERVED,
     ZSTD_MAGIC,
@@ -67,22 +69,12 @@ _GZIP_SIZE_BYTES = 4  # at the end of a file: plain bytes of its last member, mo
 _ZSTD_HEADER_BYTES = 18
 
 
-class FrameFormat(NamedTuple):
-    """How frames of one compression are found.
-
-    frame: what a frame is called in errors.
-    candidates: yields the offsets in some bytes at which a frame may begin.
-    """
-
-    frame: str
-    candidates: Callable[[bytes], Iterator[int]]
-
-
-FRAME_FORMATS = {
-    "gzip": FrameFormat("gzip member", partial(candidates, GZIP_MAGIC, GZIP_RESERVED)),
-    "zstd": FrameFormat("zstd frame", partial(candidates, ZSTD_MAGIC, ZSTD_RESERVED)),
-    "bz2": FrameFormat("bz2 block", block_candidates),
+FRAME_FORMATS: dict[str, Callable[[bytes], Iterator[int]]] = {
+    "gzip": partial(candidates, GZIP_MAGIC, GZIP_RESERVED),
+    "zstd": partial(candidates, ZSTD_MAGIC, ZSTD_RESERVED),
+    "bz2": block_candidates,
 }
+"""For each compression, what yields the offsets in some bytes at which a frame may begin."""
 
 
 def is_cut_point(frame_start: int) -> bool:
@@ -124,7 +116,7 @@ def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> 
         with open_range(file, first, first + wanted) as opened:
             data = opened.read(wanted)
 
-        for place in FRAME_FORMATS[compression].candidates(data[: last - first + MAGIC_BYTES]):
+        for place in FRAME_FORMATS[compression](data[: last - first + MAGIC_BYTES]):
             offset, known = first + place, data[place:]
             if offset < last and _is_frame(file, compression, offset, known):
                 return offset, known
@@ -143,7 +135,7 @@ def check_next_cut_point(file_range: FileRange, frame_start: int | None) -> None
         return
 
     if found is None:
-        frame = FRAME_FORMATS[compression].frame
+        frame = CODECS[compression].frame if compression in CODECS else BLOCK_NAME
         raise DataError(
             f"{file_range.display_path} is damaged: the {frame} that begins at byte {frame_start:,} of the compressed "
             "file cannot be read. Copy the file again, or leave it out."

@@ -227,7 +227,7 @@ _MAGIC_BITS = 48
 _CHECKSUM_BITS = 32
 _STREAM_HEADER_BYTES = 4
 _STREAM_HEADERS = [b"BZh%d" % level for level in range(1, 10)]
-_BLOCK_NAME = "bz2 block"
+BLOCK_NAME = "bz2 block"
 _KEPT_BYTES = 1 << 18  # before a block, so that what is behind it is not copied for each small block
 
 MAX_BLOCK_BYTES = 5 << 18
@@ -362,13 +362,13 @@ def _decompress_block(bits: _Bits, place: int) -> tuple[bytes, int]:
     """Return the plain bytes of the block at `place`, and the place of the magic number after it."""
     end = bits.magic_after(place)
     if end is None and bits.number(place + 8 * MAX_BLOCK_BYTES, 1) < 0:
-        raise no_end(_BLOCK_NAME, place // 8)
+        raise no_end(BLOCK_NAME, place // 8)
     if end is None:
-        raise damaged(bits.source, _BLOCK_NAME, place // 8, "it has no end within the size of a block")
+        raise damaged(bits.source, BLOCK_NAME, place // 8, "it has no end within the size of a block")
     try:
         return _decompress_alone(bits, place, end), end
     except (OSError, ValueError, EOFError) as error:
-        raise damaged(bits.source, _BLOCK_NAME, place // 8, error) from error
+        raise damaged(bits.source, BLOCK_NAME, place // 8, error) from error
 
 
 def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from schemas.ragged import group_starts
 from schemas.randomness import key
 from schemas.shards import LANGUAGE_COLUMNS, text_schema
 
@@ -93,14 +94,10 @@ def first_copies(documents: pa.Table) -> NDArray[np.int64]:
     order = [("group", "ascending"), ("source", "ascending"), ("content", "ascending")]
     places = pc.sort_indices(sort_keys, order).to_numpy()  # type: ignore[attr-defined]
 
+    # Within a group the copy that stays comes first.
     rows = repeated[places]
-    group_of_sorted = group_of_row[rows]
-    is_first = np.ones(len(rows), dtype=bool)
-    is_first[1:] = group_of_sorted[1:] != group_of_sorted[:-1]
-
-    # Within a group the copy that stays comes first, so carry its position forward to the rows after it.
-    place_of_first = np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
-    kept_row[rows] = rows[place_of_first]
+    starts = group_starts(group_of_row[rows])
+    kept_row[rows] = np.repeat(rows[starts], np.diff(starts, append=len(rows)))
     return kept_row
 
 
