@@ -26,9 +26,6 @@ from schemas.errors import DataError
 
 READ_BYTES = 1 << 16
 
-PIECE_BYTES = 1 << 10
-"""Compressed bytes that a decoder gets at once. zstd makes at most 32 MB of so many, and the others less."""
-
 MAX_WINDOW_BYTES = 512 << 20
 """Memory that a zstd frame may need. Plain zstd needs 8 MB, and `--long=27` 128 MB. Only files made with longer windows
 need more, and `--long=31` needs more than a worker has."""
@@ -75,13 +72,14 @@ class Codec(NamedTuple):
     """A compression, and Python's decoder of one frame.
 
     frame: what a frame is called in errors. magics: what one may begin with. padding: bytes that may stand after one.
-    decoder: returns a new decoder. failure: what it raises.
+    decoder: returns a new decoder. failure: what it raises. piece_bytes: it gets at once, and makes at most 32 MB of.
     """
 
     frame: str
     magics: tuple[bytes, ...]
     decoder: Callable[[], Any]
     failure: type[Exception]
+    piece_bytes: int
     padding: bytes = b""
 
 
@@ -94,13 +92,16 @@ ZSTD_RESERVED = 0x08  # likewise
 _SKIPPABLE = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))  # frames without plain bytes
 
 CODECS = {
-    "gzip": Codec("gzip member", (GZIP_MAGIC,), lambda: zlib.decompressobj(_GZIP_WINDOW), zlib.error, b"\0"),
-    "xz": Codec("xz stream", (b"\xfd7zXZ\0",), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError, b"\0"),
+    "gzip": Codec("gzip member", (GZIP_MAGIC,), lambda: zlib.decompressobj(_GZIP_WINDOW), zlib.error, 1 << 14, b"\0"),
+    "xz": Codec(
+        "xz stream", (b"\xfd7zXZ\0",), lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ), lzma.LZMAError, 1 << 12, b"\0"
+    ),
     "zstd": Codec(
         "zstd frame",
         (ZSTD_MAGIC, *_SKIPPABLE),
         lambda: zstandard.ZstdDecompressor(max_window_size=MAX_WINDOW_BYTES).decompressobj(),
         zstandard.ZstdError,
+        1 << 10,
     ),
 }
 """RFC 1952, RFC 8878, and the format of XZ Utils."""
@@ -121,7 +122,7 @@ def read_frames(codec: Codec, source: CompressedBytes) -> Frames:
 
         decoder = codec.decoder()
         while not decoder.eof:
-            piece = source.take_some(PIECE_BYTES)
+            piece = source.take_some(codec.piece_bytes)
             if not piece:
                 raise no_end(codec.frame, start)
             try:
