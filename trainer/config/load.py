@@ -8,6 +8,7 @@ each other (validate.py).
 from __future__ import annotations
 
 import os
+import sys
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +21,8 @@ from trainer.config.parse import Origin, apply_overrides, parse_recipe, parse_se
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
 from trainer.config.sections import START_KEYS, ModelSection
-from trainer.config.validate import check_phases, check_recipe
+from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
+from trainer.logs import rank_of_process
 
 RECIPES = files("trainer").joinpath("recipes")
 SUFFIX = ".toml"
@@ -48,6 +50,7 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
             "of its [train], and the other keys there with --set."
         )
     apply_overrides(content, changes)
+    drop_outranked_starts(content.get("model"), path, changes)
     content["model"] = with_shape(content)
 
     try:
@@ -64,6 +67,27 @@ def load_recipe(path: str, changes: list[str]) -> Recipe:
         check_recipe(phase_recipe(recipe, index, path), f"{path}: phase {index + 1}")
     check_recipe(recipe, path)
     return recipe
+
+
+def drop_outranked_starts(model: Any, path: str, changes: list[str]) -> None:
+    """Remove the file's model.initial_* if `--set` gives a folder of first weights, and say so on stderr.
+
+    model: the content of [model]. Those that `--set` gives as well stay, and are refused (validate.py).
+    """
+    given = {change.partition("=")[0].strip() for change in changes}
+    sources = [key for key in ("init_from", "tile_from") if f"model.{key}" in given]
+    if not isinstance(model, dict) or not any(key in model for key in sources):
+        return
+
+    starts = [key for key in (*DRAWN_STARTS, "initial_embedding_std") if key in model and f"model.{key}" not in given]
+    for key in starts:
+        del model[key]
+    if starts and rank_of_process() == 0:
+        names = ", ".join(f"model.{key}" for key in starts)
+        print(
+            f"clozeline: model.{sources[0]} gives all first weights, so {names} of {path} are left out.",
+            file=sys.stderr,
+        )
 
 
 # The shape of a folder

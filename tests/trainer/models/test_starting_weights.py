@@ -186,3 +186,22 @@ def test_all_starts_of_a_file_that_conflict_with_init_from_are_named_at_once(tmp
         load_recipe(str(path), [])
     advice = str(told.value).partition("or set ")[2].removesuffix(".")
     assert load_recipe(str(path), advice.split(", ")).model.init_from == "x"
+
+
+@pytest.mark.parametrize("source", ["init_from", "tile_from"])
+def test_weights_that_set_gives_come_before_the_starts_of_a_recipe(source: str, capsys) -> None:
+    model = load_recipe("tiny", [f"model.{source}=x"]).model
+    assert (model.initial_embeddings, model.initial_attention, model.initial_head) == ("random", "random", "random")
+    assert model.initial_embedding_std is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"clozeline: model.{source} gives all first weights, so model.initial_embeddings, model.initial_attention, "
+        "model.initial_head, model.initial_embedding_std of tiny are left out."
+    )
+    with pytest.raises(UsageError, match=f"model.{source} already sets all initial weights"):
+        load_recipe("tiny", [f"model.{source}=x", "model.initial_head=identity"])
+
+    capsys.readouterr()
+    load_recipe("bert_base", [f"model.{source}=x"])
+    load_recipe("tiny", ["model.init_from=none"])
+    assert capsys.readouterr().err == ""
