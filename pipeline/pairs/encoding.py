@@ -53,10 +53,10 @@ from pipeline.words.rules import Rules, cutter_of
 from schemas.ragged import offsets_of
 from schemas.vocabulary_kinds import Model, kind_of
 
-CHUNK_BYTES = 2 << 20
+CHUNK_BYTES = 4 << 20
 
 # Larger caches are cleared. Most shards have fewer distinct pieces, of six characters on average.
-MAX_CACHED_PIECES = 1_000_000  # about 100 MB with their words
+MAX_CACHED_PIECES = 1_000_000  # about 200 MB with their words
 MAX_CACHED_BYTES = 64 << 20  # bytes of text and ids: in languages without spaces, pieces are long and few
 
 _IRREGULAR = r"[\x00-\x1f]|  | $|[\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"

@@ -18,7 +18,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from pipeline.pairs import encoding
 from pipeline.pairs.encoders import EncoderPool
 from pipeline.pairs.encoding import Encoder
-from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache, KeyTable
+from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.rules import normalizer
 from schemas.ragged import offsets_of
@@ -146,9 +146,7 @@ def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.Mo
 
 STRINGS = st.one_of(
     st.text("ab", max_size=3),
-    st.sampled_from(
-        ["", "\0", "a\0", "a" * 8, "a" * 9, "b" * 16, "b" * 16 + "\0", "b" * 17, "\u4e2d" * 5, "\u4e2d" * 6]
-    ),
+    st.sampled_from(["", "\0", "a\0", "b" * 17, "\u4e2d" * 6]),
     st.text(max_size=20),
 )
 
@@ -178,20 +176,6 @@ def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
         assert offsets_R1[0] == 0 and marks_T is None
         assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
-
-
-def test_a_table_finds_its_keys_while_it_grows() -> None:
-    """Thousands of keys, many of which want the same slot, and none that was not added."""
-    table = KeyTable()
-    rng = np.random.default_rng(0)
-    keys = np.unique(rng.integers(0, 300, (40_000, 2), dtype=np.uint64), axis=0)
-    rng.shuffle(keys)
-    half = len(keys) // 2
-    for start in range(0, half, 1000):
-        numbers = np.arange(start, min(start + 1000, half))
-        table.add(keys[numbers], numbers)
-        assert table.find(keys[: numbers[-1] + 1]).tolist() == list(range(numbers[-1] + 1))
-    assert (table.find(keys[half:]) == MISSING).all()
 
 
 def test_a_pool_lends_each_encoder_to_one_at_a_time() -> None:
