@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.folder_lines import LABEL_WIDTH, labeled, next_is
-from pipeline.recognition import explain
+from pipeline.recognition import LABEL_WIDTH, explain, labeled, next_is
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage

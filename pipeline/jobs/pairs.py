@@ -35,7 +35,7 @@ from pipeline.ledger import ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
-from pipeline.pairs.encoders import EncoderPool, new_encoder
+from pipeline.pairs.encoding import EncoderPool, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
 from pipeline.text_card import text_facts

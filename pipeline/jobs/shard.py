@@ -34,8 +34,9 @@ from pipeline.jobs.domains import CountDomains, with_domains
 from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
 from pipeline.jobs.publish_text import add_text_reports, publish_text
 from pipeline.jobs.repeats import DropRepeats, make_shard
-from pipeline.jobs.shard_options import one_listing, resolved
-from pipeline.jobs.shard_warnings import (
+from pipeline.jobs.shard_options import (
+    one_listing,
+    resolved,
     warn_of_another_language,
     warn_of_empty_files,
     warn_of_flags_without_effect,

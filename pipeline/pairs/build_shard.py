@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pipeline.commit import reports
 from pipeline.pairs.corpus import DocumentLedger, EncodedCorpus, PairOptions
-from pipeline.pairs.encoders import TextEncoder
+from pipeline.pairs.encoding import TextEncoder
 from pipeline.pairs.encoding_cache import EncodedStrings
 from pipeline.pairs.full_sentences import fill_rows
 from pipeline.pairs.layout import (

@@ -16,8 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoders import EncoderPool
-from pipeline.pairs.encoding import Encoder
+from pipeline.pairs.encoding import Encoder, EncoderPool
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.rules import normalizer
