@@ -360,7 +360,7 @@ PARTS = (NAME, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.
 """Files that are no corpus, wherever they are."""
 
 PAGES = ("report.html", "card.html")
-LEDGER = "ledger.parquet"  # of pipeline/ledger.py, which takes long to load
+LEDGER = "ledger.parquet"  # of pipeline/text_card.py, which takes long to load
 
 
 def _of_file(path: str, rows: int) -> Iterator[str]:

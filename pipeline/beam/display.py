@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from pipeline.beam.internals import RUNNERS_LOGGER
-from pipeline.beam.runners import LOCAL_RUNNERS, PORTABLE_RUNNERS, short_name
+from pipeline.beam.internals import LOCAL_RUNNERS, PORTABLE_RUNNERS, RUNNERS_LOGGER, short_name
 from schemas import progress, storage
 from schemas.errors import StorageError
 

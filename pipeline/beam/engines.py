@@ -37,7 +37,7 @@ from apache_beam.options.pipeline_options import (
 )
 
 from pipeline.beam import internals
-from pipeline.beam.runners import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
+from pipeline.beam.internals import DEFAULT_RUNNER, LOCAL_RUNNERS, PORTABLE_RUNNERS, full_name, short_name
 from pipeline.exchange.blocks import Shuffle
 from pipeline.processes import WORTH_A_PROCESS
 from schemas import storage

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pipeline.beam import internals, stop_signals
-from pipeline.beam.runners import DEFAULT_RUNNER
 from pipeline.commit.failures import is_carried
 from pipeline.environment import look_for_cycles_seldom
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -86,7 +85,7 @@ def _use_own_workers(pipeline: beam.Pipeline, attempt: str) -> None:
     direct = pipeline.options.view_as(DirectOptions)
     runner = pipeline.options.view_as(StandardOptions).runner
     in_processes = direct.direct_num_workers != 1 and direct.direct_running_mode != "multi_threading"
-    if runner == DEFAULT_RUNNER and in_processes:
+    if runner == internals.DEFAULT_RUNNER and in_processes:
         # In this mode Beam starts the runner's own environment once per worker.
         direct.direct_running_mode = "in_memory"
         pipeline.runner = internals.runner_with_workers(worker_command(attempt))

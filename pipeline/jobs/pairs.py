@@ -8,6 +8,7 @@ vocabulary.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -31,14 +32,13 @@ from pipeline.commit.reports import Report, add_by_name, add_histograms, add_led
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.flags import recorded_options
 from pipeline.jobs.text_folder import DivideText, TextFolder
-from pipeline.ledger import ledger_table
 from pipeline.options import PairsJob
 from pipeline.pairs.build_shard import PairShard, build_shard, most_frequent_tokens
 from pipeline.pairs.corpus import PairOptions
-from pipeline.pairs.encoding import EncoderPool, new_encoder
+from pipeline.pairs.encoding import TextEncoder, new_encoder
 from pipeline.pairs.published_tokenizer import check_encoding, without_dropout
 from pipeline.pairs.segmenters import NONE, chosen_segmenters, versions_of
-from pipeline.text_card import text_facts
+from pipeline.text_card import ledger_table, text_facts
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.kinds import maker_of
 from schemas import FORMAT_VERSION, shards, storage
@@ -244,8 +244,13 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
     options = PairOptions(job.objective, job.max_length, job.short_seq_prob, job.seed, job.static_masks, masking)
     vocabulary = _vocabulary(plan.tokenizer_json)
 
-    with _encoders(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items())).lend() as encoder:
-        data, report = build_shard(target, encoder, vocabulary, options)
+    encoder, lock = _encoder(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items()))
+    with lock:
+        try:
+            data, report = build_shard(target, encoder, vocabulary, options)
+        except BaseException:  # the caches of an encoder that was interrupted may be incomplete
+            _encoder.cache_clear()
+            raise
     return plan.staging.keep_shard(target.name, data, report)
 
 
@@ -256,13 +261,15 @@ def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _encoders(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> EncoderPool:
-    """Return this process's pool of encoders, which keep their caches from one shard to the next.
+def _encoder(
+    tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]
+) -> tuple[TextEncoder, threading.Lock]:
+    """Return this process's encoder, which keeps its caches from one shard to the next, and the lock for its use.
 
-    `lru_cache` does not lock: two threads that call this first at the same time may each make a pool. The pool that
-    the cache does not keep still serves the shard it was made for.
+    Beam may run several bundles in one process, each in a thread. `lru_cache` does not lock: two threads that call this
+    first at the same time may each make an encoder, with a lock of its own.
     """
-    return EncoderPool(partial(new_encoder, tokenizer_json, model, segmenters))
+    return new_encoder(tokenizer_json, model, segmenters), threading.Lock()
 
 
 def add_pair_reports(reports: list[Report]) -> Report:

@@ -18,12 +18,11 @@ from pipeline.commit.publish import (
 )
 from pipeline.commit.reports import Report, add_by_name, add_ledgers, ledger_entries
 from pipeline.commit.staging import Staging
-from pipeline.ledger import ledger_table
 from pipeline.readers.inputs import read_inputs
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT, SIDE
 from pipeline.shard.survey import CorpusSurvey
 from pipeline.shard.write_shard import add_lengths
-from pipeline.text_card import text_card, text_facts
+from pipeline.text_card import ledger_table, text_card, text_facts
 from schemas import FORMAT_VERSION, storage
 from schemas import manifest as manifests
 from schemas.errors import StorageError

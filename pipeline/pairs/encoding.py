@@ -27,8 +27,7 @@ than N.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -70,7 +69,7 @@ _PRINTABLE = [chr(code) for code in range(0x21, 0x7F)]
 
 
 class Encoder:
-    """A tokenizer with caches for pieces and words. Not thread-safe; see EncoderPool."""
+    """A tokenizer with caches for pieces and words. Not thread-safe."""
 
     def __init__(self, tokenizer_json: bytes, model: Model, mark_words: MarkWords | None = None):
         """Load a tokenizer.json.
@@ -238,33 +237,6 @@ def new_encoder(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str
         return by_language[ALL]
     other = Encoder(tokenizer_json, model)
     return EncoderByLanguage(by_language, other) if by_language else other
-
-
-class EncoderPool:
-    """The encoders of one worker process, each lent to one thread at a time.
-
-    Beam runs several bundles in one process, each in a thread, and an encoder changes its caches while it encodes. A
-    pool grows to the largest number of shards that were ever built at the same time. Thread-local encoders would be
-    safe too, but Beam ends idle threads, and their caches would be lost.
-    """
-
-    def __init__(self, make: Callable[[], TextEncoder]):
-        """Start without encoders; `make` is called when all are lent."""
-        self._make = make
-        self._idle: list[TextEncoder] = []
-
-    @contextmanager
-    def lend(self) -> Iterator[TextEncoder]:
-        """Lend an encoder for the duration of a `with` block."""
-        try:
-            encoder = self._idle.pop()  # atomic, as `append` is
-        except IndexError:
-            encoder = self._make()
-
-        yield encoder
-
-        # Not reached after an exception: the caches of an encoder that was interrupted may be incomplete.
-        self._idle.append(encoder)
 
 
 def _characters_of_tokens(tokenizer: Tokenizer, inside_word: str) -> Ints:

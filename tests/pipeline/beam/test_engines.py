@@ -6,8 +6,8 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions
 
 from pipeline.beam.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
+from pipeline.beam.internals import full_name
 from pipeline.beam.remote import explain
-from pipeline.beam.runners import full_name
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.filter_page import value_histogram
 from pipeline.filters.measures import Measured
 from pipeline.filters.rules import DEFINITIONS, PAPERS, RULES, SETS, chosen_rules
+from pipeline.jobs.filter_trial import value_histogram
 from pipeline.jobs.shard import reading_options
 from pipeline.jobs.shard_options import resolved
 from pipeline.options import ShardJob

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.ledger import stage_of
+from pipeline.text_card import stage_of
 from schemas.manifest import read_manifest
 from schemas.terminal import megabytes
 from tests.pipeline.test_card import Tags

@@ -1,4 +1,4 @@
-"""The caches and chunks of an encoder and how encoders are lent, with small tokenizers, against plain loops."""
+"""The caches and chunks of an encoder, with small tokenizers, against plain loops."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, models
 from tokenizers.pre_tokenizers import ByteLevel
 
 from pipeline.pairs import encoding
-from pipeline.pairs.encoding import Encoder, EncoderPool
+from pipeline.pairs.encoding import Encoder
 from pipeline.pairs.encoding_cache import MISSING, EncodedStrings, EncodingCache
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.rules import normalizer
@@ -175,33 +175,6 @@ def test_a_cache_is_a_dictionary(lots: list[dict[str, list[int]]]) -> None:
         assert np.diff(offsets_R1).tolist() == [len(plain[string]) for string in strings]
         assert offsets_R1[0] == 0 and marks_T is None
         assert ids_T.dtype == np.int32 and numbers_R.dtype == np.int64
-
-
-def test_a_pool_lends_each_encoder_to_one_at_a_time() -> None:
-    made: list[Any] = []
-
-    def make() -> Any:
-        made.append(object())
-        return made[-1]
-
-    pool = EncoderPool(make)
-    with pool.lend() as first:
-        with pool.lend() as second:
-            assert first is not second
-        with pool.lend() as again:
-            assert again is second
-    with pool.lend() as last:
-        assert last is first
-    assert len(made) == 2
-
-
-def test_an_encoder_that_was_interrupted_is_not_lent_again() -> None:
-    made: list[Any] = []
-    pool = EncoderPool(lambda: made.append(object()) or made[-1])
-    with pytest.raises(KeyError), pool.lend() as broken:
-        raise KeyError
-    with pool.lend() as fresh:
-        assert fresh is not broken
 
 
 @pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
