@@ -231,7 +231,7 @@ def _try_filters(job: ShardJob, invocation: Invocation) -> None:
 
 def _run_vocab(invocation: Invocation) -> None:
     from pipeline.jobs.vocab import run
-    from pipeline.summary import case_lines, coverage_lines, vocabulary_warning
+    from pipeline.summary import coverage_lines, vocabulary_warning
 
     given = invocation.given(VocabJob)
     if "text" not in given and "counts" not in given:
@@ -244,7 +244,7 @@ def _run_vocab(invocation: Invocation) -> None:
         return
 
     with stop_signals.reported_as_finished(storage.printable(job.output)):
-        print_lines([*_result_lines(manifest, job.output), *coverage_lines(manifest), *case_lines(manifest)])
+        print_lines([*_result_lines(manifest, job.output), *coverage_lines(manifest)])
     _warn(vocabulary_warning(manifest))
     tokens = manifest.totals["tokens"]
     size = manifest.options["size"]

@@ -161,14 +161,6 @@ def coverage_lines(manifest: Manifest) -> list[str]:
     return [f"  {words}; {unknown_share:.3%} of {counted(counts.tokens, 'token')} are [UNK]"]
 
 
-def case_lines(vocabulary: Manifest) -> list[str]:
-    """Return a line if a vocabulary ignores case or accents."""
-    lowercase = vocabulary.options.get("lowercase", False)
-    keeps_accents = vocabulary.options.get("keep_accents", not lowercase)
-    ignored = ["case"] * bool(lowercase) + ["accents"] * (not keeps_accents)
-    return [f"  ignored: {' and '.join(ignored)}"] if ignored else []
-
-
 def vocabulary_warning(vocabulary: Manifest) -> str:
     """Return why much of a vocabulary's own text becomes [UNK], and what to do; empty if little does."""
     return WARNING + _reason(vocabulary) if _loses_much(vocabulary) else ""

@@ -48,10 +48,10 @@ from pipeline.jobs.counts import (
     run_counts,
 )
 from pipeline.jobs.learn_vocabulary import VocabularyPlan, learn_vocabulary, ledger_of, totals_of
+from pipeline.jobs.vocab_accents import accents_warning, default_note, with_case_of
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.shard.detection import UNKNOWN
-from pipeline.shard.languages import Language, known_language, language_of_text
+from pipeline.shard.languages import known_language, language_of_text
 from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.memory import Tally, all_words, estimated_memory
@@ -60,16 +60,12 @@ from pipeline.words.rules import Rules, rules_of
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
-from schemas.terminal import print_note
+from schemas.terminal import print_note, tell_warning
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
-from schemas.vocabulary_kinds import flags_of_others, kind_of
+from schemas.vocabulary_kinds import flags_of_others
 
 MAX_DESCRIBERS = 64
 """Maximum workers that describe the vocabulary at the same time. Each needs some 50 ms to read tokenizer.json."""
-
-UNACCENTED = ("en", "zh")
-"""Languages whose text ignores accents, all combining marks, by default, as the published models of these languages do.
-In others the marks are letters: Hindi and Thai would lose their vowels, Vietnamese its tones."""
 
 
 # Options, in the launcher
@@ -118,23 +114,13 @@ def _resolve_case(job: VocabJob) -> VocabJob:
 
     language = known_language(language_of_text(source))
     resolved = with_case_of(job, language)
-    decides = kind_of(job.model).accents_flag
-    if decides and getattr(job, decides) is None and language.code not in UNACCENTED:
-        what, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
-        known = f"in {language.name} ({language.code}), not in" if language.code != UNKNOWN else "not known to be in"
-        print_note(f"Note: {what} are kept, because the text is {known} English or Chinese. --{flag} ignores them.")
+    note = default_note(job, resolved, language)
+    if note:
+        print_note(note)
+    warning = accents_warning(resolved, source)
+    if warning:
+        tell_warning(warning)
     return resolved
-
-
-def with_case_of(job: VocabJob, language: Language) -> VocabJob:
-    """Return the job with the case and accents that its language has by default, where the user chose none."""
-    kind = kind_of(job.model)
-    is_unaccented = language.code in UNACCENTED
-    lowercase = kind.specials_of(job.special_tokens).lowercase if job.lowercase is None else job.lowercase
-    keep_accents = job.keep_accents
-    if keep_accents is None:
-        keep_accents = kind.accents_flag == "keep_accents" and not is_unaccented
-    return replace(job, lowercase=is_unaccented if lowercase is None else lowercase, keep_accents=keep_accents)
 
 
 def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:

@@ -17,7 +17,7 @@ from pipeline.flags import (
     switch,
     switch_pair,
 )
-from pipeline.jobs.vocab import with_case_of
+from pipeline.jobs.vocab_accents import with_case_of
 from pipeline.options import PairsJob, VocabJob
 from pipeline.shard.languages import find_language
 from schemas.command_line import CommandParser, positive

@@ -1,4 +1,4 @@
-"""Scripts that ignoring accents would destroy: what the language decides, which `vocab` says."""
+"""Scripts that ignoring accents would destroy: what the language decides, and what `vocab` says of the text itself."""
 
 import json
 from pathlib import Path
@@ -17,49 +17,64 @@ TEXTS = {
 
 @pytest.fixture(scope="module")
 def texts(command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Text folders by language."""
+    """Text folders by language, and `wrong`, which is Hindi said to be English."""
     folder = tmp_path_factory.mktemp("accents")
     made = {}
-    for name, text in TEXTS.items():
+    for name, language in [*zip(TEXTS, TEXTS, strict=True), ("wrong", "hi")]:
         source = folder / f"{name}.jsonl"
-        source.write_text("".join(json.dumps({"text": f"{i} {text}" * 9}) + "\n" for i in range(6)))
+        source.write_text("".join(json.dumps({"text": f"{i} {TEXTS[language]}" * 9}) + "\n" for i in range(6)))
         made[name] = folder / name
-        done = command("shard", "--input", source, "--output", made[name], "--language", name)
+        code = "en" if name == "wrong" else language
+        done = command("shard", "--input", source, "--output", made[name], "--language", code)
         assert done.returncode == 0, done.stderr
     return made
 
 
 @pytest.mark.parametrize(
-    ("text", "flags", "note", "ignored"),
+    ("text", "flags", "note", "warning"),
     [
-        ("en", "--model wordpiece", "", "ignored: case and accents"),
+        ("en", "--model wordpiece", "", ""),
         ("hi", "--model wordpiece", "Hindi (hi)", ""),
         ("hi", "--model unigram", "--no_keep_accents", ""),
-        ("ko", "--model wordpiece --lowercase", "", "ignored: case and accents"),
-        ("vi", "--model unigram --special_tokens xlnet --no_keep_accents", "", "ignored: accents"),
+        ("ko", "--model wordpiece --lowercase", "", "100.0% of the letters"),
+        ("vi", "--model unigram --special_tokens xlnet --no_keep_accents", "", "Give --keep_accents"),
+        ("wrong", "--model wordpiece", "", "Give --no_lowercase"),
     ],
 )
-def test_accents_are_kept_where_they_are_letters_and_it_is_told(
-    command, texts: dict[str, Path], tmp_path: Path, text: str, flags: str, note: str, ignored: str
+def test_accents_are_kept_where_they_are_letters_or_their_loss_is_told(
+    command, texts: dict[str, Path], tmp_path: Path, text: str, flags: str, note: str, warning: str
 ) -> None:
     vocab = ("vocab", "--text", texts[text], "--output", tmp_path / "vocab", "--size", 200)
     done = command(*vocab, *flags.split())
     assert done.returncode == 0, done.stderr
     assert (note in done.stderr, "Note:" in done.stderr) == (True, note != "")
-    assert (ignored in done.stdout, "ignored:" in done.stdout) == (True, ignored != "")
+    assert (warning in done.stderr, "warning: ignoring accents" in done.stderr) == (True, warning != "")
 
     tokenizer = Tokenizer.from_file(str(tmp_path / "vocab" / "tokenizer.json"))
-    words = TEXTS[text].replace(".", "").split()
+    words = TEXTS["hi" if text == "wrong" else text].replace(".", "").split()
     kept = {tuple(tokenizer.encode(word, add_special_tokens=False).ids) for word in words}
     if note:
         assert len(kept) == len(set(words))
 
 
 def test_counts_know_the_language_of_their_text(command, texts: dict[str, Path], tmp_path: Path) -> None:
-    """The default is the same from counts alone."""
+    """The default and the warning are the same from counts alone."""
     made = ("--model", "wordpiece", "--size", 200, "--counts", tmp_path / "counts")
     first = command("vocab", "--text", texts["hi"], "--output", tmp_path / "a", *made)
     second = command("vocab", "--output", tmp_path / "b", *made)
-    assert [done.returncode for done in (first, second)] == [0, 0], second.stderr
-    assert "Hindi (hi)" in second.stderr
+    forced = command("vocab", "--output", tmp_path / "c", *made, "--lowercase")
+    assert [done.returncode for done in (first, second, forced)] == [0, 0, 0], forced.stderr
+    assert "Hindi (hi)" in second.stderr and "Give --no_lowercase" in forced.stderr
     assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+
+
+def test_rare_words_of_another_script_hide_no_marks(command, tmp_path: Path) -> None:
+    source = tmp_path / "mixed.jsonl"
+    ascii_words = " ".join(f"word{number}" for number in range(30_000))
+    rows = [{"text": TEXTS["hi"] * 30_000}, {"text": ascii_words}, {"text": "Z" * 1_000_000}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command("shard", "--input", source, "--output", tmp_path / "text").returncode == 0
+    learn = ("vocab", "--model", "wordpiece", "--size", 200, "--counts", tmp_path / "counts", "--lowercase")
+    assert command(*learn, "--text", tmp_path / "text", "--output", tmp_path / "a").returncode == 0
+    done = command(*learn, "--output", tmp_path / "b")
+    assert "warning: ignoring accents" in done.stderr
