@@ -1,11 +1,11 @@
-"""Compares the rules of `shard --filters` with datatrove's filters: agreement for each rule, and documents per second.
+"""Compares the rules of `shard --filters` with datatrove's filters, one by one: how many decisions are equal.
 
     python -m clozeline.demo.corpus out/filters.jsonl --megabytes 24
     pip install "datatrove==0.10.1" spacy loguru
     python benchmarks/filters.py out/filters.jsonl --documents 4000
 
 Documents are cut into pieces of 2 to 40 blocks, because rules about short texts would otherwise never fail; every tenth
-piece has a block repeated, every tenth lacks its punctuation.
+piece has a block repeated, every tenth lacks its punctuation. corpora.py compares their speed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import functools
 import importlib
 import json
 import random
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from pipeline.filters.measures import Measured
-from pipeline.filters.rules import RULES, chosen_rules
+from pipeline.filters.rules import RULES
 
 OFF = {
     "gopher_quality": dict.fromkeys(
@@ -72,16 +71,13 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Print a table of agreement, and the speed of both with all rules of Gopher and FineWeb."""
+    """Print a table of agreement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--documents", type=int, default=4000)
     arguments = parser.parse_args()
     texts = list(pieces(arguments.corpus, arguments.documents))
     print(f"{len(texts):,} documents, {sum(map(len, texts)):,} characters")
-
-    print_speed("ours", texts, ours_keep_all)
-    print_speed("datatrove", texts, theirs_keep_all)
 
     words_of = share_words_of_datatrove()
     documents = [Document(text=text, id="") for text in texts]
@@ -124,16 +120,6 @@ def spoiled(blocks: list[str], number: int) -> str:
     return text.replace(".", "").replace(",", "") if number % 10 == 7 else text
 
 
-def print_speed(name: str, texts: list[str], keeps_all: Callable[[str], bool]) -> None:
-    """Print how many of the first documents a second all rules judge."""
-    some = texts[:1000]
-    begin = time.process_time()
-    kept = sum(map(keeps_all, some))
-    seconds = time.process_time() - begin
-    print(f"{name}: {len(some) / seconds:,.0f} documents and {sum(map(len, some)) / seconds / 1e6:.2f} MB a second of "
-          f"one core, {kept:,} of {len(some):,} kept")  # fmt: skip
-
-
 @functools.lru_cache(None)
 def measured(text: str, words_of: Callable[[str, str], list[str]] | None = None) -> Measured:
     """Return what our rules measure.
@@ -152,31 +138,12 @@ def blocks_of(text: str) -> list[list[str]]:
     return list(filter(None, blocks))
 
 
-CHOSEN, _ = chosen_rules("gopher,fineweb", "en")
-
-
-def ours_keep_all(text: str) -> bool:
-    """Return whether a text keeps all our rules of Gopher and FineWeb."""
-    judged = Measured(blocks_of(text))
-    return not any(RULES[name].fails(RULES[name].measure(judged), threshold) for name, threshold in CHOSEN.items())
-
-
-def theirs_keep_all(text: str) -> bool:
-    """Return whether a text keeps all rules of datatrove's filters."""
-    return all(keeps(filter_of(module, None), Document(text=text, id="")) for module in OFF)
-
-
-@functools.lru_cache(None)
-def _filter(module: str, arguments: str | None) -> Any:
+def filter_of(module: str, arguments: dict[str, Any]) -> Any:
+    """Return a filter of datatrove with these rules alone."""
     found = importlib.import_module(f"datatrove.pipeline.filters.{module}_filter")
     made = {"gopher_quality": "GopherQualityFilter", "gopher_repetition": "GopherRepetitionFilter",
             "fineweb_quality": "FineWebQualityFilter"}[module]  # fmt: skip
-    return getattr(found, made)(**({} if arguments is None else OFF[module] | json.loads(arguments)))
-
-
-def filter_of(module: str, arguments: dict[str, Any] | None) -> Any:
-    """Return a filter of datatrove with these rules alone; None: with all."""
-    return _filter(module, None if arguments is None else json.dumps(arguments))
+    return getattr(found, made)(**(OFF[module] | arguments))
 
 
 def keeps(theirs: Any, document: Any) -> bool:
