@@ -40,7 +40,6 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-import commands
 import torch
 from drawing import write_svg
 from quality_measure import HeldOut, read_held_out
@@ -50,10 +49,15 @@ from quality_ours import (
     PARTS,
     SMALL_BERT,
     Settings,
+    documents_of,
     export_untrained,
+    make,
+    make_text,
+    make_vocabulary,
     one_thread,
     time_steps,
     train_ours,
+    write_documents,
 )
 from transformers import AutoModelForMaskedLM
 
@@ -146,31 +150,31 @@ def link_text(folders: list[Path], out: Path) -> None:
 
 def split_corpora(corpora: list[str], out: Path) -> None:
     """Make OUT/text and OUT/held_out_text. Ends the program if OUT was made from other documents."""
-    documents = commands.documents_of(corpora)
+    documents = documents_of(corpora)
     held_out = documents[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY]
     training = [document for i, document in enumerate(documents) if i % HELD_OUT_EVERY != HELD_OUT_EVERY - 1]
 
     # Written only once, because another command that shares OUT may be reading them.
     if not (out / "training.jsonl").exists():
-        commands.write_documents(held_out, out / "held_out.jsonl")
-        commands.write_documents(training, out / "training.jsonl")
-    elif commands.documents_of([str(out / "training.jsonl")]) != training:
+        write_documents(held_out, out / "held_out.jsonl")
+        write_documents(training, out / "training.jsonl")
+    elif documents_of([str(out / "training.jsonl")]) != training:
         sys.exit(f"{out} was made from other documents than {', '.join(corpora)}. Choose another --output.")
 
-    commands.make_text(out / "training.jsonl", out / "text")
-    commands.make_text(out / "held_out.jsonl", out / "held_out_text")
+    make_text(out / "training.jsonl", out / "text")
+    make_text(out / "held_out.jsonl", out / "held_out_text")
 
 
 def make_data(out: Path) -> None:
     """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text."""
-    commands.make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
+    make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
 
     for text, pairs in (("text", "pairs"), ("held_out_text", "held_out_pairs")):
         rows = "--objective full_sentences --max_length 128"
         command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
-        commands.make(out / pairs, command)
+        make(out / pairs, command)
     statistics = out / "statistics"
-    commands.make(statistics, f"python -m pipeline statistics --pairs {out / 'pairs'} --output {statistics}")
+    make(statistics, f"python -m pipeline statistics --pairs {out / 'pairs'} --output {statistics}")
 
 
 # ---- Runs ----

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import commands
 import psutil
 
 from schemas import storage
+from schemas.manifest import NAME
 from trainer.metrics.log import read_metrics
 
 HERE = Path(__file__).parent
@@ -100,7 +101,7 @@ def train_steps(name: str, steps: int, folder: Path, settings: Settings, device:
     evaluated |= settings
     run = folder / "run"
     subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    commands.export(run, folder / "hf", averaged)
+    export(run, folder / "hf", averaged)
     return read_metrics(str(run))
 
 
@@ -115,7 +116,7 @@ def export_untrained(name: str, folder: Path, settings: Settings, device: str) -
     still |= {"evaluation.pairs": "none", "evaluation.every": NEVER}
     run = folder / "run"
     subprocess.run(command(name, run, 1, still), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    commands.export(run, folder / "hf", averaged=1)
+    export(run, folder / "hf", averaged=1)
 
 
 def time_steps(name: str, folder: Path, settings: Settings, device: str) -> float:
@@ -188,3 +189,46 @@ def one_thread(device: str) -> Mapping[str, str]:
     """Return the environment of a contestant: one thread, and no GPU if the device is "cpu"."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return environment | {"DS_ACCELERATOR": "cpu"} if device == "cpu" else environment
+
+
+# ---- Commands of the pipeline and the export, whose finished folders are kept ----
+
+
+def run_line(line: str) -> str:
+    """Print a command, run it with this Python, and return its stdout. Raises CalledProcessError if it fails."""
+    print(f"$ {line}", file=sys.stderr, flush=True)
+    words = [sys.executable if word == "python" else word for word in shlex.split(line)]
+    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=one_thread("cpu")).stdout
+
+
+def documents_of(files: list[str]) -> list[str]:
+    """Return the documents of JSONL files, each as one line of JSON."""
+    return [line for file in files for line in Path(file).read_text().splitlines()]
+
+
+def write_documents(documents: list[str], path: Path) -> Path:
+    """Write documents, given as lines of JSON, to a file, all of them or none, and return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    storage.publish(str(path), "".join(f"{document}\n" for document in documents).encode())
+    return path
+
+
+def make_text(documents: Path, text: Path) -> None:
+    make(text, f"python -m pipeline shard --input {documents} --output {text}")
+
+
+def make_vocabulary(text: Path, vocab: Path, size: int) -> None:
+    """Train a WordPiece vocabulary that ignores case and accents."""
+    make(vocab, f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size {size} --lowercase")
+
+
+def make(folder: Path, line: str) -> None:
+    """Run a command of the pipeline unless its folder is finished."""
+    if not (folder / NAME).exists():
+        run_line(line)
+
+
+def export(run: Path, hf: Path, averaged: int) -> None:
+    """Write the mean of the run's last checkpoints as a folder in the Hugging Face format, unless it exists."""
+    if not (hf / "config.json").exists():
+        run_line(f"python -m trainer.export {run} --output {hf} --average {averaged}")
