@@ -96,38 +96,16 @@ def _weights_and_more(folder: str) -> list[str]:
 @contextlib.contextmanager
 def _hub_errors(repository: str, state: str) -> Iterator[None]:
     """Turn huggingface_hub's errors into ours. state: what was done so far, for the message."""
-    place = f"--push_to_hub {repository}"
     try:
         yield
-    except LocalTokenNotFoundError:
-        raise UsageError(
-            f"{place}: there is no token. Set HF_TOKEN, or log in with `hf auth login`; the token needs the right to "
-            f"write. {state}"
-        ) from None
-    except HfHubHTTPError as error:
-        raise _refusal(place, error, state) from None
-    except ValueError as error:  # what the Hub finds wrong with the card's header
-        raise UsageError(
-            f"{place}: the Hub refuses the card ({_line(error)}). Give a --license that it knows. {state}"
-        ) from None
-    except (HTTPError, OSError) as error:
-        raise StorageError(f"{place}: the Hub cannot be reached ({_line(error)}). {state}") from None
-
-
-def _refusal(place: str, error: HfHubHTTPError, state: str) -> UsageError | StorageError:
-    """Return our error for an answer of the Hub."""
-    status = error.response.status_code
-    if status == 401:
-        return UsageError(f"{place}: the Hub does not accept the token. Make one with the right to write. {state}")
-    if status in (403, 404):
-        return UsageError(
-            f"{place}: the token may not write there ({_line(error)}). Use a token with the right to write to this "
-            f"owner's repositories. {state}"
-        )
-    return StorageError(f"{place}: the Hub answered {status} ({_line(error)}). Try again later. {state}")
-
-
-def _line(error: Exception) -> str:
-    """Return what an error says, in one line. Servers' answers come first in those of the Hub."""
-    server = getattr(error, "server_message", None)
-    return " ".join((server or str(error) or type(error).__name__).split())[:200].rstrip(".")
+    except (HTTPError, OSError, ValueError) as error:
+        status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
+        said = getattr(error, "server_message", None) or str(error) or type(error).__name__
+        place, line = f"--push_to_hub {repository}", " ".join(said.split())[:200].rstrip(".")
+        # A ValueError is what it finds wrong with the card's header.
+        if status in (401, 403, 404) or isinstance(error, (LocalTokenNotFoundError, ValueError)):
+            raise UsageError(
+                f"{place}: the Hub refuses it ({line}). It takes a token with the right to write there, in HF_TOKEN or "
+                f"of `hf auth login`, and a --license that it knows. {state}"
+            ) from None
+        raise StorageError(f"{place}: the Hub cannot be reached ({line}). {state}") from None
