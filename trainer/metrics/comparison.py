@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import tomli_w
 from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, percent, short
 from schemas.pages import render
 from trainer.config.record import UNRECORDED, flatten, shown_value
-from trainer.metrics.curves import ValueTable, has_few_points, points_of, value_table
+from trainer.metrics.curves import points_of
 from trainer.metrics.figures import Fact, facts, figures, link, verdict
 from trainer.metrics.presentation import shown_path
 from trainer.metrics.run_page import REPORT_FILE, shown_changes
@@ -49,7 +49,6 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
         _shown(number, name, record, page_folder)
         for number, (name, record) in enumerate(zip(names, records, strict=True))
     ]
-    charts, few = _charts(runs, records)
     return render(
         "trainer.metrics",
         "comparison.html",
@@ -59,8 +58,7 @@ def comparison(records: Sequence[RunRecord], page_folder: str, refresh: int | No
         figures=_figures(records),
         do_compare=_do_compare(records),
         differences=_differences(records),
-        charts=charts,
-        few=few,
+        charts=list(_charts(runs, records)),
     )
 
 
@@ -148,22 +146,17 @@ def _cell(value: object) -> str:
     return shown_path(value) if isinstance(value, str) else shown_value(value)
 
 
-def _charts(runs: Sequence[dict[str, Any]], records: Sequence[RunRecord]) -> tuple[list[Chart], ValueTable]:
-    charts, few = [], []
+def _charts(runs: Sequence[dict[str, Any]], records: Sequence[RunRecord]) -> Iterator[Chart]:
     for title, metric, text_of, is_over_hours in CHARTS:
         drawn = _lines(runs, records, metric, "step")
         # One point alone says no more than the figures.
         if sum(len(line.points) for line in drawn) < 2:
             continue
-        if has_few_points(drawn):
-            few.append((title, drawn, text_of))
-            continue
         last_step = max(line.points[-1][0] for line in drawn)
-        charts.append(chart(title, drawn, max(last_step, 1), [], text_of))
+        yield chart(title, drawn, max(last_step, 1), [], text_of)
         over_hours = _lines(runs, records, metric, "hours") if is_over_hours else []
         if over_hours:
-            charts.append(chart_over_hours(f"{title}, over hours", over_hours, text_of))
-    return charts, value_table(few)
+            yield chart_over_hours(f"{title}, over hours", over_hours, text_of)
 
 
 def _lines(runs: Sequence[dict[str, Any]], records: Sequence[RunRecord], metric: str, scale: str) -> list[Line]:

@@ -10,20 +10,17 @@ import json
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, TypeGuard
 
 from schemas.charts import COLORS, Chart, Line, TextOf, chart, chart_over_hours, extremes, percent, short
 from schemas.masking import KINDS
 from trainer.metrics.log import Metrics
 
 BY_PLACE = "Loss by what the model sees at a masked place"
-SLOWEST = "Slowest rank"
 
 LEVEL = 1e-3
-"""The largest difference of a chart's values, as a share of the highest, that counts as none."""
-
-LEVEL_SHARE = 1e-3
-"""The same for a share of one: what waits for data 0.004% to 0.007% of the time never waits."""
+"""The largest difference of a chart's values, as a share of the highest, that counts as none: such a chart is left out,
+and so is one whose values differ by less, if they are shares of one."""
 
 LOOKED_AT = 200
 """How many points of two lines are compared, at least."""
@@ -92,56 +89,21 @@ CHARTS: tuple[tuple[str, dict[str, str], TextOf], ...] = (
     ("Waiting for data", {"loader_stall_fraction": "share of the time"}, percent),
     ("Utilization of the devices", {"mfu": "by the model (MFU)"}, percent),
     ("Seconds a step", {"step_seconds": "without evaluations and checkpoints"}, short),
-    (SLOWEST, {"slowest_ratio": "its own seconds over the median rank's"}, short),
+    ("Slowest rank", {"slowest_ratio": "its own seconds over the median rank's"}, short),
     ("Peak memory", {"peak_memory_bytes": "bytes, of the rank with the most"}, short),
 )
 """The charts: a title, what each metric is called there, and how its values are formatted."""
 
-FEW = 2
-"""The most points of a line that is a row of a table and not drawn."""
-
 SCORES_FILE = "suite_scores.json"
 
 
-class ValueTable(NamedTuple):
-    """Values by step: the names of the columns, and rows of a name and texts."""
-
-    columns: list[str]
-    rows: list[list[str]]
-
-
-def has_few_points(drawn: Sequence[Line]) -> bool:
-    """Return whether a chart says less than a row of a `ValueTable`."""
-    return max(len(line.points) for line in drawn) <= FEW
-
-
-def value_table(charts: Sequence[tuple[str, Sequence[Line], TextOf]]) -> ValueTable:
-    """Return the values of lines of few points. charts: a title, lines, and how values are formatted."""
-    steps = sorted({step for _, drawn, _ in charts for line in drawn for step, _ in line.points})
-    rows = []
-    for title, drawn, text_of in charts:
-        for line in drawn:
-            texts = {step: text_of(value) for step, value in line.points}
-            rows.append([f"{title}: {line.name}", *(texts.get(step, "-") for step in steps)])
-    return ValueTable(["", *(f"step {step:,}" for step in steps)], rows)
-
-
-def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> tuple[list[Chart], list[str], ValueTable]:
-    """Return the charts of CHARTS that have something to show, and of those that would be level the title and value.
-
-    Values that are missing or not finite are left out.
-    """
-    charts, level, few = [], [], []
-    for title, drawn, text_of in _all_lines(lines):
-        value = text_of(drawn[0].points[-1][1])
-        is_level = _is_level(drawn, LEVEL_SHARE if text_of is percent else 0)
-        if not is_level and has_few_points(drawn):
-            few.append((title, drawn, text_of))
-        elif not is_level:
-            charts.append(chart(title, drawn, lines[-1]["step"], resumed_at, text_of))
-        elif (title, value) != (SLOWEST, "1"):  # as in a run of one rank
-            level.append(f"{title}: {value}")
-    return charts, level, value_table(few)
+def run_charts(lines: Metrics, resumed_at: Sequence[int]) -> list[Chart]:
+    """Return the charts of CHARTS whose values differ. Values that are missing or not finite are left out."""
+    return [
+        chart(title, drawn, lines[-1]["step"], resumed_at, text_of)
+        for title, drawn, text_of in _all_lines(lines)
+        if not _is_level(drawn, LEVEL if text_of is percent else 0)
+    ]
 
 
 def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:
@@ -179,12 +141,12 @@ def points_of(lines: Metrics, metric: str, scale: str = "step") -> list[tuple[fl
 
 
 def _is_level(drawn: Sequence[Line], least: float) -> bool:
-    """Return whether the values of several points are so nearly the same that all labels of the axis would be.
+    """Return whether values are so nearly the same that all labels of the axis would be.
 
     least: the difference that counts as none, if it is above LEVEL.
     """
     low, high = extremes([line.points for line in drawn])
-    return sum(len(line.points) for line in drawn) > 1 and high - low <= max(LEVEL * max(abs(low), abs(high)), least)
+    return high - low <= max(LEVEL * max(abs(low), abs(high)), least)
 
 
 def read_scores(run: str) -> dict[str, list[dict[str, Any]]]:

@@ -45,7 +45,6 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
     page_folder: where the page will be. refresh: seconds after which a browser reads it again.
     """
     lines = record.lines
-    charts, level, few = run_charts(lines, record.resumed_at)
     return render(
         "trainer.metrics",
         "report.html",
@@ -55,10 +54,8 @@ def report(record: RunRecord, page_folder: str, refresh: int | None = None) -> s
         figures=known_figures(record),
         verdict=verdict(record),
         facts=facts(record, page_folder),
-        charts=charts,
+        charts=run_charts(lines, record.resumed_at),
         masks=masks_note(record.recipe) if any(map(is_evaluation, lines)) else "",
-        level=level,
-        few=few,
         evaluation=_last_evaluation(lines),
         note=_last_note(lines),
         blanks=record.blanks,

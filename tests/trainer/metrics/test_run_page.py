@@ -77,7 +77,7 @@ def test_values_that_are_missing_or_not_finite_are_left_out(tmp_path: Path) -> N
     page = (tmp_path / "report.html").read_text()
     texts = Balanced(page).texts
     assert "One run, never resumed." in texts
-    assert texts[texts.index("Utilization of the devices: by the model (MFU)") + 1] == "50%", "a point is no chart"
+    assert "Utilization of the devices" not in texts, "a point is no chart"
     assert not re.search(r'="[^"]*(nan|inf)', page)
 
 
