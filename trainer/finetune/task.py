@@ -1,7 +1,7 @@
 """The schema of a task file, a TOML file that says what to fine-tune on and how.
 
-task_file.py reads and writes task files, and task_checks.py validates keys that depend on each other. A key that is
-left out gets the default for the task's kind, so a Task always holds every value that training uses.
+task_file.py reads, writes and checks task files. A key that is left out gets the default for the task's kind, so a Task
+always holds every value that training uses.
 """
 
 from __future__ import annotations

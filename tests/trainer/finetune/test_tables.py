@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError
-from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.json_files import read_json_lines
-from trainer.finetune.files.tables import read_table
+from trainer.finetune.files.tables import read_conll, read_table
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
 UNTIMED = settings(max_examples=60)

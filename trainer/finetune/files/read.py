@@ -11,14 +11,13 @@ from itertools import chain
 
 from schemas.errors import DataError, nearest_name
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
-from trainer.finetune.files.conll import read_conll
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, is_number, name_of
 from trainer.finetune.files.parquet import read_parquet
 from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode, listed
 from trainer.finetune.files.sets import ExampleSet, example_sets
-from trainer.finetune.files.tables import read_table
+from trainer.finetune.files.tables import read_conll, read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
 from trainer.finetune.task_kinds import RULES
 from trainer.logs import logger
