@@ -152,7 +152,7 @@ RUN_AGAIN = {
     "zstd": ["3 threads"],
     "mixed": ["merged", "service", "3 processes", "over other text"],
     "exact": ["merged", "service"],
-    "minhash": ["3 threads", "merged", "service, 3 threads", "rounds of stars"],
+    "minhash": ["3 threads", "merged", "service", "rounds of stars"],
     "held_out": ["merged", "service, 3 threads", "3 processes"],
     "repeats": ["small pieces", "merged", "service", "3 processes"],
     "wordpiece": ["merged", "service", "over an extended one"],

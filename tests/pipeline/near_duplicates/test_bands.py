@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -34,21 +33,6 @@ def test_bands_agree_when_their_minima_do() -> None:
     keys = band_keys(np.stack([signature, other]))
     assert (keys[0] == keys[1]).tolist() == [i != 3 for i in range(16)]
     assert len(set(keys[0].tolist())) == 16
-
-
-def test_no_document_has_no_bands() -> None:
-    assert band_keys(np.zeros((0, 128), np.uint32)).shape == (0, 16)
-
-
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 9)), max_size=40))
-def test_pairs_are_a_star_for_each_band(rows: list[tuple[int, int]]) -> None:
-    smallest = {band: min(document for other, document in rows if other == band) for band, _ in rows}
-    expected = {(smallest[band], document) for band, document in rows if document != smallest[band]}
-
-    bands, documents = np.array(rows, np.uint64).reshape(-1, 2).T
-    smaller, larger = star_pairs(bands, documents)
-    found = list(zip(smaller.tolist(), larger.tolist(), strict=True))
-    assert found == sorted(expected, key=lambda pair: (pair[1], pair[0]))
 
 
 MAX_STAR_HERE = 6
@@ -137,33 +121,3 @@ def requests_of(bands: Ids, documents: Ids) -> np.ndarray:
     for _, (_, rows) in steps.pair_bands(0, lambda: pieces_of(table), None):
         found.append(np.stack([rows["document"].to_numpy(), rows["to"].to_numpy()], axis=1))
     return np.unique(np.concatenate(found), axis=0)
-
-
-class Reader:
-    """Reads four pieces of ten rows, and counts how often."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def __call__(self) -> Iterator[pa.Table]:
-        self.times += 1
-        for number in range(4):
-            values = pa.array(np.arange(10 * number, 10 * number + 10, dtype=np.uint64))
-            yield pa.table([values, values], schema=BAND_SCHEMA)
-
-
-@pytest.mark.parametrize(("max_kept_rows", "times"), [(40, 1), (39, 3)])
-def test_few_rows_are_kept_and_many_are_read_again(max_kept_rows: int, times: int) -> None:
-    reader = Reader()
-    rows = Pieces(reader, ("band", "document"), max_kept_rows)
-    for _ in range(3):
-        found = list(rows)
-        assert np.concatenate([bands for bands, _ in found]).tolist() == list(range(40))
-        assert all((bands == documents).all() for bands, documents in found)
-    assert reader.times == times
-
-
-def test_no_rows() -> None:
-    rows = Pieces(lambda: iter([]), ("band", "document"))
-    assert list(rows) == []
-    assert list(rows) == []

@@ -14,8 +14,6 @@ from pipeline.near_duplicates.components import (
     Edges,
     all_but_smallest,
     connected_roots,
-    large_stars,
-    neighborhoods,
     rows_at_larger_ends,
 )
 from schemas.randomness import mix
@@ -104,16 +102,3 @@ def test_a_path_in_the_order_of_its_ids_needs_few_passes() -> None:
     nodes, roots = connected_roots(ids[:-1], ids[1:])
     assert (nodes == ids).all()
     assert (roots == 1).all()
-
-
-def test_the_rows_of_one_node_may_come_in_pieces() -> None:
-    """Large stars of a node with very many neighbors need no table of them."""
-    ids = random_ids(10_000)
-    nodes = np.repeat(ids[:10], 1_000)
-    known = neighborhoods([(nodes, ids)])
-    whole = large_stars(nodes, ids, known)
-
-    pieces = list(zip(np.split(nodes, [1, 5_500]), np.split(ids, [1, 5_500]), strict=True))
-    in_pieces = [large_stars(*piece, neighborhoods(pieces)) for piece in pieces]
-    found = {pair for edges in in_pieces for pair in zip(edges.smaller.tolist(), edges.larger.tolist(), strict=True)}
-    assert found == set(zip(whole.smaller.tolist(), whole.larger.tolist(), strict=True))

@@ -63,16 +63,6 @@ def test_long_documents_and_groups_leave_no_trace(monkeypatch: pytest.MonkeyPatc
     assert minhash_signatures(documents).tolist() == expected.tolist()
 
 
-@pytest.mark.parametrize("share", [0.5, 0.8, 0.95])
-def test_equal_minima_estimate_similarity(share: float) -> None:
-    """Two documents that share a prefix of their words: the estimate is within four deviations of the truth."""
-    common = int(2000 * share)
-    one, two = (" ".join([*WORDS[:common], *(f"{name}{i}" for i in range(2000 - common))]) for name in ("a", "b"))
-    estimate = np.mean(signature(one) == signature(two))
-    truth = (common - 4) / (2 * 1996 - (common - 4))
-    assert abs(estimate - truth) < 4 * (truth * (1 - truth) / 128) ** 0.5
-
-
 def test_the_error_is_that_of_independent_permutations_and_of_datasketch() -> None:
     """Over 300 pairs: no bias, and the deviation of 128 independent draws, as datasketch's signatures have."""
     rng = random.Random(3)
