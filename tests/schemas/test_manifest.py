@@ -36,15 +36,3 @@ def test_another_kind_says_how_to_make_the_right_one(text: Path) -> None:
 def test_a_folder_that_is_not_there_can_be_the_output(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=rf"`clozeline pairs --output {tmp_path}/new \.\.\.`"):
         manifest.read_manifest(str(tmp_path / "new"), "pairs")
-
-
-def test_a_changed_shard_is_named(pairs: Path, tmp_path: Path) -> None:
-    shard = manifest.read_manifest(str(pairs), "pairs").shards[0]
-    data = bytearray((pairs / shard.path).read_bytes())
-    (tmp_path / shard.path).write_bytes(data[:-1])
-    with pytest.raises(DataError, match=f"{shard.path} has .* bytes"):
-        manifest.read_shard_bytes(str(tmp_path), shard)
-    data[len(data) // 2] ^= 1
-    (tmp_path / shard.path).write_bytes(data)
-    with pytest.raises(DataError, match=f"{shard.path} has sha256"):
-        manifest.read_shard_bytes(str(tmp_path), shard)

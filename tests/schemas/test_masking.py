@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from schemas.masking import KINDS, Kind, Masking, RowsToMask, budgets, draw_masks
+from schemas.masking import Masking, RowsToMask, budgets, draw_masks
 from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.vocabulary import Vocabulary
@@ -21,17 +21,6 @@ def rows(lengths: list[int]):
 
 def keys(n: int):
     return numbers(np.uint64(key("row")), np.arange(n))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_shares_are_15_percent_and_80_10_10(kind: Kind) -> None:
-    ids, offsets, starts = rows([128] * 8000)
-    masks = draw_masks(RowsToMask(ids, offsets, starts, keys(8000)), Masking(kind), VOCABULARY)
-    assert len(masks.positions_K) == pytest.approx(8000 * 19, rel=0 if kind == "token" else 0.005)  # round(0.15 * 128)
-    true = ids[masks.positions_K]
-    assert (masks.seen_K == 4).mean() == pytest.approx(0.8, abs=0.01)
-    # a random token is the true one in 1 of 100 draws
-    assert (masks.seen_K == true).mean() == pytest.approx(0.1 + 0.1 / 100, abs=0.01)
 
 
 def test_budget_rounds_halves_to_even_and_is_capped() -> None:
