@@ -13,18 +13,6 @@ def train(words: list[str], counts: list[int], *options, **more) -> TrainedVocab
     return maker_of(options[0]).train(lambda: Words.of(table), VocabularyOptions(*options, **more))
 
 
-def test_layouts() -> None:
-    words = ["low", "lower", "lowest"]
-    counts = [5, 3, 2]
-    wordpiece = train(words, counts, "wordpiece", 40, 2)
-    assert wordpiece.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    assert "lower" in wordpiece.tokens
-    assert len(wordpiece.tokens) == len(set(wordpiece.tokens))
-    bytebpe = train(words, counts, "bytebpe", 300, 2)
-    assert bytebpe.tokens[:4] == ["<s>", "<pad>", "</s>", "<unk>"]
-    assert bytebpe.tokens[-1] == "<mask>"
-
-
 def test_a_rare_character_never_glues_its_neighbors() -> None:
     """The published fault: with Z cut from the alphabet, `aZb` teaches a token `ab` that the text does not hold."""
     trained = train(["aZb", *"abcdefgh"], [50, *[9000] * 8], "wordpiece", 26, 2)  # room for 8 characters of 9
