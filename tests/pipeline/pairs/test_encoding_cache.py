@@ -120,21 +120,6 @@ def held(cache: EncodingCache) -> list[str]:
     return found
 
 
-def test_a_full_cache_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before new ones are added, and only when there are more than allowed; their words go with them."""
-    monkeypatch.setattr(encoding, "MAX_CACHED_PIECES", 2)
-    encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece", mark_all)
-    known = []
-    for text in ("a", "b", "c", "ab", "a b"):
-        encoder.encode(pa.array([text]))
-        known.append((held(encoder._pieces), held(encoder._words)))
-        cached = encoder._pieces.encoded
-        assert cached.marks_T is not None
-        assert len(cached.marks_T) == len(cached.ids_T)
-    assert [pieces for pieces, _ in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], [" b", "a", "ab"]]
-    assert [words for _, words in known] == [["a"], ["a", "b"], ["a", "b", "c"], ["ab"], ["a", "ab", "b"]]
-
-
 def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_CACHED_BYTES", 100)
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")
