@@ -1,18 +1,14 @@
-import itertools
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.pairs.layout import RowBatch
-from pipeline.pairs.static_masks import StaticMaskDrawer, interleave_variants
+from pipeline.pairs.static_masks import StaticMaskDrawer
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.masking import KINDS, Kind, Masking, RowsToMask, draw_masks
-from schemas.ragged import offsets_of
 from schemas.randomness import key, numbers
 from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import Vocabulary, read_vocabulary
@@ -82,18 +78,3 @@ def test_lots_leave_no_trace(rows: pa.Table, vocabulary: Vocabulary) -> None:
     cut, counts_of_cut = with_masks(rows, drawers[1], vocabulary, at_once=7)
     assert whole.to_pylist() == cut.to_pylist()
     assert counts == counts_of_cut
-
-
-@given(
-    st.integers(1, 3).flatmap(
-        lambda variants: st.lists(
-            st.lists(st.lists(st.integers(0, 9), max_size=3), min_size=variants, max_size=variants), min_size=1
-        )
-    )
-)
-def test_variants_of_a_row_come_one_after_the_other(rows: list[list[list[int]]]) -> None:
-    variants = list(zip(*rows, strict=True))  # for each variant the lists of all rows
-    values = [np.array(list(itertools.chain(*lists)), dtype=np.uint16) for lists in variants]
-    offsets = [offsets_of(np.array([len(part) for part in lists])) for lists in variants]
-
-    assert interleave_variants(values, offsets).to_pylist() == rows
