@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from schemas import shards
 from schemas.manifest import read_manifest
 from tests.pipeline.shard.test_detection import ARTICLE
+from tests.pipeline.text_rows import text_rows
 
 CORPORA = """
 [[corpus]]
@@ -42,9 +42,7 @@ def write_corpora(folder: Path, more: str = "") -> Path:
 
 
 def rows_of(folder: Path) -> list[tuple]:
-    manifest = read_manifest(str(folder), "text")
-    tables = [shards.decode_text((folder / shard.path).read_bytes(), shard.path) for shard in manifest.shards]
-    return sorted((row["source"], row["document"], *row["sentences"]) for table in tables for row in table.to_pylist())
+    return sorted((row["source"], row["document"], *row["sentences"]) for row in text_rows(folder))
 
 
 def test_each_corpus_is_read_as_by_a_job_of_its_own(command, tmp_path: Path) -> None:

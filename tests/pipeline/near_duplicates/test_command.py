@@ -6,8 +6,8 @@ import json
 import random
 from pathlib import Path
 
-from schemas import shards
-from schemas.manifest import read_manifest
+from tests.conftest import made
+from tests.pipeline.text_rows import text_rows
 
 WORDS = [f"word{i}" for i in range(3000)]
 
@@ -25,29 +25,13 @@ def planted(originals: int, seed: int) -> tuple[list[str], list[str]]:
     return texts, copies
 
 
-def kept(command, folder: Path, texts: list[str], *flags: str) -> set[str]:
+def kept(command, folder: Path, texts: list[str]) -> set[str]:
     """The documents left of the texts by `shard --dedup minhash`."""
     folder.mkdir()
     (folder / "x.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    done = command(
-        "shard",
-        "--input",
-        folder / "x.jsonl",
-        "--output",
-        folder / "out",
-        "--dedup",
-        "minhash",
-        "--num_shards",
-        4,
-        *flags,
-    )
-    assert done.returncode == 0, done.stderr
-
-    found = set()
-    for shard in read_manifest(str(folder / "out"), "text").shards:
-        table = shards.decode_table((folder / "out" / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
-        found |= {" ".join(sentences) for sentences in table["sentences"].to_pylist()}
-    return found
+    flags = ("--dedup", "minhash", "--num_shards", 4)
+    made(command, folder / "out", "shard", "--input", folder / "x.jsonl", *flags)
+    return {" ".join(row["sentences"]) for row in text_rows(folder / "out")}
 
 
 def test_planted_near_duplicates_are_found_and_others_stay(command, tmp_path: Path) -> None:
