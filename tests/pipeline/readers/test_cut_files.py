@@ -145,22 +145,6 @@ def test_every_record_comes_out_once(tmp_path_factory, maker: str, kind: str, te
     assert without_places(all_of(found)) == without_places(records(whole, layout))
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
-@pytest.mark.parametrize("maker", ["bgzf", "zstd", "bz2"])
-def test_every_cut_of_a_file_gives_the_same_records(tmp_path: Path, small_cells, maker: str, kind: str) -> None:
-    suffix, compress = MAKE[maker]
-    words = '<doc id="7">\nTitle\r\n\nOne two.\n</doc>\n\n{"text": "a"}\n \n\nEnd without line feed'
-    text = (words * 2).encode()
-    path = tmp_path / f"x{suffix}"
-    path.write_bytes(b"".join(compress(text[start : start + 9]) for start in range(0, len(text), 9)))
-
-    form, layout = LAYOUTS[kind]
-    whole = whole_range(path, form)
-    expected = without_places(records(whole, layout))
-    for cut in range(1, whole.size):
-        assert without_places(all_of(in_ranges(whole, layout, [cut]))) == expected, cut
-
-
 @pytest.mark.parametrize("kind", ["jsonl", "blank_line"])
 @pytest.mark.parametrize("maker", ["gzip", "zstd", "bz2"])
 def test_blank_lines_on_both_sides_of_a_cut_are_read_once(tmp_path: Path, small_cells, maker: str, kind: str) -> None:

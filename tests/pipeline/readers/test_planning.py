@@ -156,17 +156,6 @@ def test_a_split_survives_its_file(path: str, written: str, encoding: str, numbe
     assert list(read_splits(0, staging)) == [(7, split)]
 
 
-def test_symbolic_links_are_read_like_the_files_that_they_name(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "x").write_bytes(TEXT * 2)
-    (tmp_path / "a.txt").symlink_to(tmp_path / "data" / "x")
-    (tmp_path / "c.txt").symlink_to(tmp_path / "data")
-    (file,) = matching_files(f"{tmp_path}/*.txt")
-    assert file == matching_files(f"{tmp_path}/a.txt")[0]
-    (split,) = plan_splits([file], "auto")
-    assert len(records(split.ranges[0])) == 2
-
-
 def test_ranges_of_a_remote_file_are_its_bytes(bucket) -> None:
     data = random.Random(0).randbytes(600_000)
     bucket.put_object(Key="x", Body=data)
