@@ -13,7 +13,7 @@ from pipeline.commit.staging import Staging
 from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import StorageError
-from tests.pipeline.commit.small_job import SHARDS, attempt, build, check_result, files, finish, names_of, spy
+from tests.pipeline.commit.small_job import SHARDS, attempt, build, check_result, finish, names_of, spy
 
 
 @pytest.fixture
@@ -35,15 +35,6 @@ def test_a_shard_is_uploaded_once_where_there_is_nothing_to_replace(out: str, wr
     check_result(out, "a")
     for name in names_of():
         assert [write for write in writes if write.endswith(name)] == [f"publish {out}/{name}"]
-
-
-def test_a_finished_result_stays_whole_until_the_new_one_is_complete(out: str) -> None:
-    attempt(out, "old")
-    before = files(out)
-    attempt(out, "new", built=SHARDS)
-    assert {name: data for name, data in files(out).items() if not name.startswith("_unfinished")} == before
-    attempt(out, "new")
-    check_result(out, "new")
 
 
 def test_what_an_earlier_attempt_uploaded_is_not_uploaded_again(out: str, writes: list[str]) -> None:
