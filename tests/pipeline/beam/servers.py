@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.pipeline.beam.waiting import wait_for
 from tests.ports import free_port
+from tests.processes import wait_for
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -43,6 +44,30 @@ def running_job_service(folder: Path) -> Iterator[tuple[subprocess.Popen[bytes],
     finally:
         process.kill()  # when it is asked to stop, it waits for its jobs, also for one that will never end
         process.wait()
+
+
+@contextlib.contextmanager
+def running_server(command: list[str], folder: Path, variables: dict[str, str], port: int) -> Iterator[None]:
+    """Run a program in a folder until the block ends, which starts once its port answers. Errors get its log."""
+    log_path = folder.parent / f"{folder.name}.log"
+    with log_path.open("w") as log:
+        server = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=subprocess.STDOUT)
+
+    def answers() -> bool:
+        assert server.poll() is None, "the server has ended"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    try:
+        wait_for(answers, "the server does not answer")
+        yield
+    except BaseException as error:
+        error.add_note(f"The server said:\n{log_path.read_text()}")
+        raise
+    finally:
+        server.kill()
+        server.wait()
 
 
 @dataclass(frozen=True)

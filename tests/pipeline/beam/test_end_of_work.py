@@ -22,6 +22,7 @@ from apache_beam.portability.api import (
 )
 
 from pipeline.beam import local
+from tests.processes import started
 
 SECONDS = 120
 
@@ -85,24 +86,12 @@ def launcher() -> Iterator[tuple[Launcher, str]]:
 
 def start_worker(kind: str, address: str) -> subprocess.Popen[str]:
     """A worker of the local runner, or of an engine."""
-    if kind == "local":
-        variables = {
-            local.LAUNCHER: str(os.getpid()),
-            local.ATTEMPT: os.devnull,
-            "CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"',
-            "WORKER_ID": "1",
-        }
-        words = ["pipeline.beam.local"]
-    else:
-        variables = {}
-        words = ["pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"]
-    return subprocess.Popen(
-        [sys.executable, "-m", *words],
-        env=os.environ | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    if kind == "engine":
+        return started([sys.executable, "-m", "pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"])
+
+    variables = {"CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"', "WORKER_ID": "1"}
+    variables |= {local.LAUNCHER: str(os.getpid()), local.ATTEMPT: os.devnull}
+    return started([sys.executable, "-m", "pipeline.beam.local"], env=os.environ | variables)
 
 
 @pytest.mark.parametrize("kind", ["local", "engine"])

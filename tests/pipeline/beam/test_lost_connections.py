@@ -19,7 +19,7 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.forked import Command
 from tests.pipeline.beam.servers import Pool
-from tests.pipeline.beam.waiting import SECONDS, wait_for
+from tests.processes import SECONDS, wait_for
 
 SHARDS = 400
 """Enough that a job takes some seconds after its first shard."""

@@ -18,8 +18,8 @@ from schemas.errors import UsageError
 from schemas.manifest import read_manifest
 from tests.conftest import after
 from tests.pipeline.beam.servers import running_job_service
-from tests.pipeline.beam.waiting import wait_for
 from tests.pipeline.beam_flags import options_of
+from tests.processes import ran, wait_for
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
 CLOUD = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
@@ -76,15 +76,8 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(corpus.read_text() + "{\n")
     python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
-    done = subprocess.run(
-        [*python, "--output", "remote", *service, *pool.flags],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.getcwd()},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    done = ran([*python, "--output", "remote", *service, *pool.flags], cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert "of PortableRunner has been submitted" in done.stderr
     monkeypatch.chdir(tmp_path)

@@ -14,8 +14,8 @@ from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, e
 from pipeline.beam.workers import preloaded
 from pipeline.environment import WORKER_ENVIRONMENT
 from tests.pipeline.beam.servers import Pool, running_pool
-from tests.pipeline.beam.waiting import SECONDS, wait_for
 from tests.ports import free_port
+from tests.processes import SECONDS, wait_for
 
 
 def test_a_worker_without_an_engine_says_what_to_do(run) -> None:
