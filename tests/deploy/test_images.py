@@ -9,11 +9,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
-import subprocess
 import sys
 import sysconfig
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +20,9 @@ import pytest
 from schemas.manifest import read_manifest
 from tests.deploy.dockerfile import Build, build, environment, read_stages
 from tests.deploy.manifests import DEPLOY, REPOSITORY
+from tests.pipeline.beam.servers import running_server
 from tests.ports import free_port
+from tests.processes import ran
 
 DOCKERFILE = DEPLOY / "images/Dockerfile"
 PINNED = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines())
@@ -34,7 +33,7 @@ WITHOUT_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLAT
 
 def test_the_dockerfile_is_clean() -> None:
     program = Path(sys.executable).parent / "hadolint"
-    done = subprocess.run([program, DOCKERFILE], capture_output=True, text=True, timeout=60, check=False)
+    done = ran([program, DOCKERFILE])
     assert done.returncode == 0, done.stdout
 
 
@@ -115,15 +114,8 @@ def build_offline(target: str, root: Path) -> Build:
 
 def in_image(image: Build, folder: Path, words: list[str], **variables: str) -> str:
     """Run a command with the image's variables, and return what it prints."""
-    done = subprocess.run(
-        ["/usr/bin/env", *words],
-        cwd=folder,
-        env=environment(image) | variables,
-        capture_output=True,
-        text=True,
-        timeout=200,  # before the whole test is given up, so that it can say what its workers did
-        check=False,
-    )
+    # Given up before the whole test is, so that it can say what its workers did.
+    done = ran(["/usr/bin/env", *words], timeout=200, cwd=folder, env=environment(image) | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -165,31 +157,14 @@ def work_from(image: Build, job_service: str, corpus: Path, folder: Path) -> Non
 
 @contextlib.contextmanager
 def worker_pool(image: Build, folder: Path) -> Iterator[str]:
-    """Run Beam's worker pool from the image, in an empty folder, and return its address."""
+    """Run Beam's worker pool from the image, in an empty folder, and return its address.
+
+    A worker that does not connect within a minute ends, and Beam's job service waits for it forever.
+    """
     port = free_port()
-    module = "apache_beam.runners.worker.worker_pool_main"
     empty = folder / "empty"
     empty.mkdir()
-    with (folder / "pool.log").open("w") as log:
-        process = subprocess.Popen(
-            ["/usr/bin/env", "python", "-m", module, f"--service_port={port}"],
-            cwd=empty,
-            env=environment(image) | {"HOME": str(empty)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        deadline = time.monotonic() + 100
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            assert process.poll() is None and time.monotonic() < deadline, (folder / "pool.log").read_text()
-            time.sleep(0.1)
+    module = "apache_beam.runners.worker.worker_pool_main"
+    command = ["/usr/bin/env", "python", "-m", module, f"--service_port={port}"]
+    with running_server(command, empty, environment(image) | {"HOME": str(empty)}, port):
         yield f"localhost:{port}"
-    except BaseException as error:
-        # A worker that does not connect within a minute ends, and Beam's job service waits for it forever.
-        error.add_note(f"The pool and its workers said:\n{(folder / 'pool.log').read_text()}")
-        raise
-    finally:
-        process.kill()
-        process.wait()

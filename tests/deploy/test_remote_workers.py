@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +20,9 @@ from schemas.manifest import read_manifest
 from tests.conftest import made
 from tests.deploy.wheel_environment import WheelEnvironment, build_wheel, install_environment, make_environment
 from tests.object_store import ObjectStore
+from tests.pipeline.beam.servers import running_server
 from tests.ports import free_port
+from tests.processes import ran
 
 EXTRAS = ("pipeline", "gcs")
 """Of launcher and workers in CI. `gcp` adds Dataflow's client, half a gigabyte; see the thorough test."""
@@ -68,7 +68,7 @@ def google(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     place = ["-host=127.0.0.1", f"-port={port}", f"-external-url={url}", f"-filesystem-root={folder}"]
-    with process([str(binary), "-scheme=http", "-backend=filesystem", *place], folder, os.environ.copy(), port):
+    with running_server([str(binary), "-scheme=http", "-backend=filesystem", *place], folder, os.environ.copy(), port):
         yield url
 
 
@@ -83,15 +83,8 @@ class Site:
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the installed wheel."""
-        return subprocess.run(
-            [self.environment.programs / "clozeline", *words, *self.flags],
-            cwd=self.folder,
-            env=self.all_variables(),
-            capture_output=True,
-            text=True,
-            timeout=280,
-            check=False,
-        )
+        command = [self.environment.programs / "clozeline", *words, *self.flags]
+        return ran(command, timeout=280, cwd=self.folder, env=self.all_variables())
 
     def all_variables(self) -> dict[str, str]:
         """Of processes: nothing of the tests' own environment but the time zone's and the like."""
@@ -105,28 +98,9 @@ def workers(site: Site, job_service: str) -> Iterator[tuple[str, ...]]:
     port = free_port()
     module = "apache_beam.runners.worker.worker_pool_main"
     command = [str(site.environment.programs / "python"), "-m", module, f"--service_port={port}"]
-    with process(command, site.folder, site.all_variables(), port):
+    with running_server(command, site.folder, site.all_variables(), port):
         engine = ("--runner=portable", f"--job_endpoint={job_service}")
         yield (*engine, "--environment_type=EXTERNAL", f"--environment_config=localhost:{port}")
-
-
-@contextlib.contextmanager
-def process(command: list[str], folder: Path, variables: dict[str, str], port: int) -> Iterator[None]:
-    """Run a server in a folder until the block ends; the block starts once its port answers."""
-    log_path = folder.parent / f"{folder.name}.log"
-    with log_path.open("w") as log:
-        server = subprocess.Popen(command, cwd=folder, env=variables, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + 100
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            assert server.poll() is None and time.monotonic() < deadline, log_path.read_text()
-            time.sleep(0.05)
-        yield
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def cloud_variables(google: str, store: ObjectStore) -> dict[str, str]:
@@ -150,15 +124,9 @@ def fill(google: str, corpus: Path) -> None:
 def fingerprint(site: Site, folder: str, kind: str) -> str:
     """Of a published folder, read by the installed wheel."""
     code = "import sys; from schemas.manifest import read_manifest; print(read_manifest(*sys.argv[1:]).fingerprint)"
-    done = subprocess.run(
-        [site.environment.programs / "python", "-c", code, folder, kind],
-        cwd=site.folder,
-        env=site.all_variables(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=True,
-    )
+    command = [site.environment.programs / "python", "-c", code, folder, kind]
+    done = ran(command, cwd=site.folder, env=site.all_variables())
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
