@@ -13,14 +13,9 @@ def adapted(file: str, folder: Path, changes: dict[str, str]) -> Path:
     for old in changes:
         assert lines.count(old) == 1, (file, old)
         assert is_to_be_changed(lines, lines.index(old)), f"{file} does not tell users to change: {old}"
-    return written(folder / Path(file).name, [changes.get(line, line) for line in lines])
-
-
-def mutated(script: Path, old: str, new: str) -> Path:
-    """Replace a part of a script by a mistake, once."""
-    text = script.read_text()
-    assert text.count(old) == 1, (script.name, old)
-    return written(script.with_name(f"mutated-{script.name}"), text.replace(old, new).splitlines())
+    path = folder / Path(file).name
+    path.write_text("".join(changes.get(line, line) + "\n" for line in lines))
+    return path
 
 
 def is_to_be_changed(lines: list[str], place: int) -> bool:
@@ -30,8 +25,3 @@ def is_to_be_changed(lines: list[str], place: int) -> bool:
         paragraph.append(lines[place])
         place -= 1
     return any(line.startswith("# change:") for line in paragraph)
-
-
-def written(path: Path, lines: list[str]) -> Path:
-    path.write_text("\n".join(lines) + "\n")
-    return path

@@ -16,10 +16,11 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tests.processes import ran
 
 IMAGE_FOLDERS = ("/opt/clozeline", "/src")
 """Folders of the image that steps write to."""
@@ -140,15 +141,7 @@ def run(text: str, build: Build) -> None:
     command = with_root(text, build.root)
     folder = below_root(build.folder, build.root) if build.folder in IMAGE_FOLDERS else build.root
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", command],
-        cwd=folder,
-        env=environment(build),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_SECONDS,
-    )
+    done = ran(["bash", "-euo", "pipefail", "-c", command], RUN_SECONDS, cwd=folder, env=environment(build))
     assert done.returncode == 0, f"RUN {text}\n{done.stdout}\n{done.stderr}"
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.processes import started
+
 ADDRESSES = {"machine-1": "10.77.0.1", "machine-2": "10.77.0.2"}
 STORE_ADDRESS = "10.77.0.3"
 TOOLS = ("unshare", "nsenter", "ip", "hostname")
@@ -59,13 +61,7 @@ class Host:
     def start(self, *words: object, **environment: object) -> subprocess.Popen[str]:
         """Start a command on the host. What it prints is read by `communicate`."""
         variables = {name: str(value) for name, value in environment.items()}
-        process = subprocess.Popen(
-            self.command(*words),
-            env=os.environ | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        process = started(self.command(*words), env=os.environ | variables)
         self._running.append(process)
         return process
 

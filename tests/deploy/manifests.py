@@ -21,6 +21,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tests.processes import ran
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 DEPLOY = REPOSITORY / "deploy"
 SCHEMAS = Path(__file__).parent / "schemas"
@@ -107,14 +109,7 @@ def kustomize(folder: Path) -> subprocess.CompletedProcess[str]:
     command = next((words for program, words in commands.items() if shutil.which(program)), None)
     if command is None:
         pytest.skip("neither kustomize nor kubectl is installed; pip and apt have none to install")
-    return subprocess.run(
-        [*command, str(folder)],
-        env=os.environ | {"KUBECONFIG": os.devnull},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ran([*command, folder], env=os.environ | {"KUBECONFIG": os.devnull})
 
 
 def built(folder: Path) -> list[Manifest]:

@@ -17,18 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.ports import free_port
+from tests.processes import ran
 
 PACKAGES = ["slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins"]
-LIBRARIES = [
-    "libdbus-1-3",
-    "libhwloc15",
-    "libjson-c5",
-    "liblua5.1-0",
-    "libmunge2",
-    "libnuma1",
-    "libreadline8",
-    "libyaml-0-2",
-]
+LIBRARIES = ["libdbus-1-3", "libhwloc15", "libjson-c5", "liblua5.1-0", "libmunge2", "libnuma1", "libreadline8"]
+LIBRARIES += ["libyaml-0-2"]
 """What the packages need and may not be installed."""
 
 NODES = ["127.0.0.2", "127.0.0.3"]
@@ -132,15 +125,7 @@ class Cluster:
 
     def run(self, *command: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run one of Slurm's commands as a user of the cluster."""
-        return subprocess.run(
-            [str(word) for word in command],
-            cwd=cwd or self.folder,
-            env=self._environment | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return ran(command, timeout=60, cwd=cwd or self.folder, env=self._environment | environment)
 
     def submit(self, script: Path, *arguments: object, flags: Sequence[str] = (), **environment: str) -> int:
         """Submit a job script in its folder and return the job's number."""

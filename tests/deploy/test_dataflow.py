@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from pipeline.beam.engines import check_flags
 from pipeline.cli import COMMANDS, parser
 from pipeline.flags import Switch, flags_of
+from tests.processes import ran
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "deploy/dataflow"
@@ -147,8 +148,7 @@ def test_patterns_take_the_defaults_of_their_flags(step: str) -> None:
 
 
 def launch(*flags: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(FOLDER / "launch.py"), *flags]
-    return subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
+    return ran([sys.executable, FOLDER / "launch.py", *flags], cwd=REPOSITORY)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,16 +16,10 @@ from schemas.manifest import read_manifest
 from tests.deploy.manifests import Manifest, find, load, load_all
 from tests.pipeline.beam.servers import Pool
 from tests.pipeline.engines.conftest import JARS, started_flink
+from tests.processes import ran
 
-NOT_HEAP = (
-    "taskmanager.memory.network.max",
-    "taskmanager.memory.managed.size",
-    "taskmanager.memory.framework.heap.size",
-    "taskmanager.memory.framework.off-heap.size",
-    "taskmanager.memory.task.off-heap.size",
-    "taskmanager.memory.jvm-metaspace.size",
-    "taskmanager.memory.jvm-overhead.max",
-)
+NOT_HEAP = ["network.max", "managed.size", "framework.heap.size", "framework.off-heap.size", "task.off-heap.size"]
+NOT_HEAP += ["jvm-metaspace.size", "jvm-overhead.max"]
 """The parts of a TaskManager's memory that the manifest sets. Flink gives what is left to the heap of tasks."""
 
 
@@ -51,7 +44,7 @@ def task_heap() -> int:
     """The heap of a TaskManager's tasks in megabytes."""
     configuration = cluster()["flinkConfiguration"]
     return megabytes(cluster()["taskManager"]["resource"]["memory"]) - sum(
-        megabytes(configuration[name]) for name in NOT_HEAP
+        megabytes(configuration[f"taskmanager.memory.{name}"]) for name in NOT_HEAP
     )
 
 
@@ -66,7 +59,7 @@ def test_a_slot_has_a_worker_process_and_a_cpu() -> None:
 
 def test_memory_is_left_for_the_heap_of_tasks() -> None:
     configuration = cluster()["flinkConfiguration"]
-    assert set(NOT_HEAP) <= set(configuration)
+    assert {f"taskmanager.memory.{name}" for name in NOT_HEAP} <= set(configuration)
     assert task_heap() >= 384  # that of the real cluster in the tests
 
 
@@ -105,8 +98,7 @@ def test_the_real_cluster_takes_this_configuration_and_the_launchers_flags(
 
 
 def shard(*flags: str) -> None:
-    command = [sys.executable, "-m", "pipeline", "shard", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = ran([sys.executable, "-m", "pipeline", "shard", *flags])
     assert done.returncode == 0, done.stderr
 
 

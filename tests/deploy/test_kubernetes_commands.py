@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from schemas.manifest import read_manifest
 from tests.conftest import Command
 from tests.deploy.manifests import Manifest, expand, load
 from tests.ports import free_port
+from tests.processes import ran, started, wait_for
 from tests.trainer.conftest import SHRUNK
 
 PROGRAMS = {
@@ -51,8 +51,7 @@ def data(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("kubernetes")
     variables = {"CORPUS": str(corpus), "DATA": str(folder), "WORKERS": "1"}
     for step in ("shard", "vocab", "pairs"):
-        command = pod_command(job_container(step), variables)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = ran(pod_command(job_container(step), variables), timeout=SECONDS)
         assert done.returncode == 0, done.stderr
     return folder
 
@@ -83,7 +82,7 @@ def test_the_flags_of_a_job_are_accepted(
 def test_a_pod_that_is_ended_lets_all_save_and_new_pods_resume(data: Path) -> None:
     trainer = load("kubernetes/base/train.yaml")["spec"]["trainer"]
     with running_pods(trainer, data) as pods:
-        wait_for(data / "run/metrics.jsonl", pods)
+        wait_for((data / "run/metrics.jsonl").exists, "no step", *pods, seconds=SECONDS)
         pods[1].send_signal(signal.SIGTERM)
         told = [pod.communicate(timeout=SECONDS)[0] for pod in pods]
 
@@ -133,22 +132,6 @@ def start_pods(trainer: Manifest, data: Path) -> list[subprocess.Popen[str]]:
             "PET_MASTER_ADDR": "127.0.0.1",
             "PET_MASTER_PORT": port,
         }
-        pods.append(
-            subprocess.Popen(
-                [*pod_command(trainer, {"DATA": str(data)}), *smaller],
-                env=os.environ | given | by_controller | {"DS_ACCELERATOR": "cpu"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
+        command = [*pod_command(trainer, {"DATA": str(data)}), *smaller]
+        pods.append(started(command, env=os.environ | given | by_controller | {"DS_ACCELERATOR": "cpu"}))
     return pods
-
-
-def wait_for(path: Path, pods: list[subprocess.Popen[str]]) -> None:
-    """Wait until the file exists."""
-    deadline = time.monotonic() + SECONDS
-    while not path.exists():
-        ended = [pod.communicate()[0] for pod in pods if pod.poll() is not None]
-        assert not ended and time.monotonic() < deadline, ended
-        time.sleep(0.01)

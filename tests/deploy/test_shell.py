@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import DEPLOY
+from tests.processes import ran
 
 SCRIPTS = sorted(path for path in DEPLOY.rglob("*") if path.suffix in (".sh", ".sbatch"))
 TASK = yaml.safe_load((DEPLOY / "skypilot/train.yaml").read_text())
@@ -20,14 +21,8 @@ IGNORED = "SC1091,SC2329"
 
 
 def shellcheck(text: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        Path(sys.executable).parent / "shellcheck",
-        "--shell=bash",
-        "--severity=style",
-        f"--exclude={IGNORED}",
-        "-",
-    ]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    program = Path(sys.executable).parent / "shellcheck"
+    return ran([program, "--shell=bash", "--severity=style", f"--exclude={IGNORED}", "-"], input=text)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.relative_to(DEPLOY).as_posix())

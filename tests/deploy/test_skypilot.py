@@ -11,13 +11,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 import yaml
 
@@ -25,17 +23,13 @@ from tests.deploy.manifests import DEPLOY, REPOSITORY, validator
 from tests.deploy.test_kubernetes_commands import end
 from tests.object_store import ObjectStore
 from tests.ports import free_port
+from tests.processes import ran, started, wait_for
 from tests.trainer.conftest import SHRUNK
 
 TASK = DEPLOY / "skypilot/train.yaml"
 VERSION = "0.14.1"
 SECONDS = 300
 STEPS = 40
-
-BREAKS: dict[str, Callable[[dict[str, Any]], object]] = {
-    "a misspelled key": lambda task: task.update(num_node=2),
-    "a misspelled resource": lambda task: task["resources"].update(use_spott=True),
-}
 
 
 def task() -> dict[str, Any]:
@@ -44,14 +38,6 @@ def task() -> dict[str, Any]:
 
 def test_the_task_is_valid() -> None:
     validator("skypilot").validate(task())
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_task_is_refused(name: str) -> None:
-    broken = task()
-    BREAKS[name](broken)
-    with pytest.raises(jsonschema.ValidationError):
-        validator("skypilot").validate(broken)
 
 
 @pytest.mark.thorough
@@ -88,8 +74,7 @@ def test_skypilots_own_parser_agrees(tmp_path: Path) -> None:
     def parse(path: Path) -> subprocess.CompletedProcess[str]:
         code = "import sky, sys; print(sky.Task.from_yaml(sys.argv[1]).num_nodes)"
         variables = os.environ | {"HOME": str(tmp_path), "SKYPILOT_DISABLE_USAGE_COLLECTION": "1"}
-        command = [python, "-c", code, path]
-        return subprocess.run(command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, check=False)
+        return ran([python, "-c", code, path], cwd=REPOSITORY, env=variables)
 
     assert parse(TASK).stdout.split()[-1] == str(task()["num_nodes"])
     broken = tmp_path / "broken.yaml"
@@ -133,20 +118,15 @@ def start(home: Path, store: ObjectStore, rank: int, port: str) -> subprocess.Po
     own = {"HOME": str(home), "BUCKET": "s3://rented", "RECIPE": "tiny"}
     assert set(task()["envs"]) <= set(own)
     script = task()["run"].replace("29500", port)
-    return subprocess.Popen(
-        ["bash", "-c", script],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"} | store.environment | place | own,
-        cwd=home,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    variables = os.environ | {"PYTHONPATH": str(REPOSITORY), "DS_ACCELERATOR": "cpu"} | store.environment | place | own
+    return started(["bash", "-c", script], cwd=home, env=variables)
 
 
 def wait_for_checkpoint(bucket: Any, machine: subprocess.Popen[str]) -> None:
     """Wait until the bucket has a whole checkpoint."""
-    deadline = time.monotonic() + SECONDS
-    while not any(item.key.endswith("/manifest.json") for item in bucket.objects.filter(Prefix="run/checkpoints/")):
-        assert machine.poll() is None, machine.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    saved = bucket.objects.filter(Prefix="run/checkpoints/")
+
+    def is_whole() -> bool:
+        return any(item.key.endswith("/manifest.json") for item in saved)
+
+    wait_for(is_whole, "no checkpoint", machine, seconds=SECONDS)

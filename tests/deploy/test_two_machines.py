@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from tests.deploy.changes import DEPLOY, adapted
 from tests.deploy.hosts import ADDRESSES, Host, connect, why_not
+from tests.processes import ran, wait_for
 from tests.trainer.conftest import SHRUNK, Training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,15 +55,6 @@ def start(host: Host, *command: object, **environment: object) -> subprocess.Pop
     return host.start("bash", *command, PYTHONPATH=ROOT, OMP_NUM_THREADS=1, **environment)
 
 
-def wait_for(path: Path, *processes: subprocess.Popen[str], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, path
-        for process in processes:
-            assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.02)
-
-
 @pytest.mark.thorough
 @pytest.mark.timeout(1500)
 def test_after_the_loss_of_a_machine_the_other_ends_as_an_unbroken_run(hosts, pairs: Path, tmp_path: Path) -> None:
@@ -78,7 +69,8 @@ def test_after_the_loss_of_a_machine_the_other_ends_as_an_unbroken_run(hosts, pa
     torchrun = script("torchrun.sh", tmp_path / "broken", pairs)
     run = torchrun.parent / "run"
     first, second = [start(host, torchrun, place, RANKS=1) for place, host in enumerate(hosts)]
-    wait_for(run / "checkpoints/step-00000020/manifest.json", first, second)
+    saved = run / "checkpoints/step-00000020/manifest.json"
+    wait_for(saved.exists, "no checkpoint", first, second, seconds=600)
     hosts[0].kill()
     told, _ = second.communicate(timeout=300)
     assert second.returncode == 1 and "Traceback" not in told, told
@@ -98,15 +90,11 @@ def test_a_start_without_its_place_says_what_is_missing(name: str, message: str,
     """DeepSpeed's launcher looks for the machines of the hostfile by ssh, which cannot reach them."""
     made = script(name, tmp_path, pairs)
     adapted("two_machines/hostfile", tmp_path, {})
-    done = subprocess.run(
-        ["bash", str(made)], env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
+    done = ran(["bash", made], env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode != 0 and message in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("name", "machine"), [("torchrun.sh", ["0"]), ("deepspeed.sh", [])])
 def test_a_script_that_nobody_has_changed_says_so(name: str, machine: list[str]) -> None:
-    done = subprocess.run(
-        ["bash", str(DEPLOY / "two_machines" / name), *machine], capture_output=True, text=True, check=False
-    )
+    done = ran(["bash", DEPLOY / "two_machines" / name, *machine])
     assert done.returncode == 2 and 'change the lines below each "change:"' in done.stderr, done.stderr
