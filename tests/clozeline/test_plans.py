@@ -9,15 +9,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.start import steps
-from clozeline.start.decide import (
-    BYTES_OF_TOKEN,
-    TEN_MINUTES,
-    Sections,
-    changes,
-    decide,
-    expected,
-    too_few_gpus,
-)
+from clozeline.start.decide import BYTES_OF_TOKEN, TEN_MINUTES, Sections, changes, decide, expected, too_few_gpus
 from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
 from schemas import host_limits
@@ -52,14 +44,6 @@ def test_the_settings_of_training_make_a_recipe(gpus: int, hours: float, megabyt
     is_short = hours < (shipped.run.max_hours or 0)
     assert is_short == any(key in values for key in CHANGED)
     assert train["processes"].value == (gpus if train["config"].value.startswith("gpu") else 1)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "hours", "recipe"),
-    [(0, 0.17, "cpu_minutes"), (0, 1, "cpu_hour"), (0, 8, "cpu_night"), (1, 0.2, "gpu_minutes"), (8, 24, "gpu_day")],
-)
-def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
-    assert decide("corpus", look_at(50), gpus, hours, None)["train"]["config"].value == recipe
 
 
 @pytest.mark.parametrize(
