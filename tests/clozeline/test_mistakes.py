@@ -30,10 +30,7 @@ MISTAKES = {
     "start {books} --hours ten": (2, "'ten' is not a number of hours above 0, such as 0.5"),
     "start {books} --output {books}/out": (2, "is in the folder {books}, whose files are all read"),
     "start {books}/a.txt {books}/b.txt": (2, "start takes one FOLDER, and 2 were given. * quote a pattern"),
-    "start {books} --text_layout file": (
-        2,
-        "Set text_layout under [shard] in clozeline.toml, which --plan_only",
-    ),
+    "start {books} --text_layout file": (2, "Set text_layout under [shard] in clozeline.toml, which --plan_only"),
     "start {books} --set run.seed=7": (2, "Keys of the recipe stand under [train] in clozeline.toml"),
     "--output {out} start {books}": (2, "--output stands before the command. Write clozeline start ... --output ..."),
     "train --config tiny --data.pairs {pairs}": (2, "Did you mean --set data.pairs=VALUE?"),
@@ -48,6 +45,7 @@ MISTAKES = {
     # text
     "shard --input nope/*.txt --output {out}": (2, "--input nope/*.txt matches no file"),
     "shard --input {books} --text-key body --output {out}": (2, "Unknown flag --text-key. Did you mean --text_key?"),
+    "shard --input {books} --output {out} --resume": (2, "It is not needed: the same command continues what it began."),
     "shard --input {books} --output {out} --format txt": (2, "choose from auto, text, * Did you mean text?"),
     "shard --input {books} --output {out} --filters gofer": (2, "'gofer' is not a set of rules. Did you mean gopher?"),
     "shard --input {books} --output {out} --language inglish": (2, "Did you mean english?"),
@@ -57,10 +55,7 @@ MISTAKES = {
     "vocab --text {text} --output {out} --model bpe --size 99": (2, "invalid choice: 'bpe' * Did you mean bytebpe?"),
     "vocab --text {text} --output {out} --size 99": (2, "--model is one of wordpiece, bytebpe and unigram."),
     "vocab --text {text} --output {out} --model wordpiece --size 8k": (2, "'8k' is not a whole number above 0"),
-    "vocab --text {pairs} --output {out} --model wordpiece --size 99": (
-        3,
-        "holds pairs, but text was expected",
-    ),
+    "vocab --text {pairs} --output {out} --model wordpiece --size 99": (3, "holds pairs, but text was expected"),
     "pairs --text {text} --vocab {text} --output {out} --objective nsp": (3, "{text} holds no vocabulary"),
     "vocab --text {text} --output {out} --model wordpiece --vocab_size 99": (2, "Did you mean --size?"),
     "pairs --text {text} --vocab {vocab} --output {out}": (
@@ -73,10 +68,7 @@ MISTAKES = {
     "inspect /dev/null": (3, "/dev/null is neither a file nor a folder, but a device or a pipe."),
     "train --config tinny": (2, "--config tinny does not exist. Did you mean tiny?"),
     "train tiny": (2, "required: --config. Did you mean --config tiny?"),
-    "train --config tiny --set data.pairs={text} --set run.output={out}": (
-        3,
-        "holds text, but pairs was expected",
-    ),
+    "train --config tiny --set data.pairs={text} --set run.output={out}": (3, "holds text, but pairs was expected"),
     "train --config tiny --set data.pairs={pairs} --set evaluation.pairs={text} --set run.output={out}": (
         3,
         "holds text, but pairs was expected",
@@ -103,13 +95,9 @@ MISTAKES = {
     "export {pairs} --output {out}": (2, "{pairs} is pair shards and holds no checkpoint. Give the run.output of a"),
     "export run": (2, "the following arguments are required: --output. See `clozeline export --help`."),
     "export run out/hf": (2, "required: --output. Did you mean --output out/hf?"),
-    "train --config tyni": (2, "--config tyni does not exist. Did you mean tiny?"),
     "export --input run --output {out}": (2, "Unknown flag --input. RUN_DIR stands without a flag."),
     "finetune bert-base --task glue/rte --output {out}": (2, "Run `hf download bert-base --local-dir"),
-    "finetune task.toml --task {books} --output {out}": (
-        2,
-        "Swap them: `clozeline finetune {books} --task ",
-    ),
+    "finetune task.toml --task {books} --output {out}": (2, "Swap them: `clozeline finetune {books} --task "),
     "suite {books} --suite gleu --output {out}": (2, "--suite gleu does not exist. Did you mean glue?"),
     # look and check
     "train --config tiny --set data.pairs={books} --set run.output={out}": (

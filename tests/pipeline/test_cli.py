@@ -1,8 +1,6 @@
 import contextlib
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,14 +68,6 @@ def test_flags_that_are_missing_misspelled_or_without_effect(command, arguments:
     done = command(*arguments.split())
     assert done.returncode == 2 and told in done.stderr, done.stderr
     assert ".." not in done.stderr and "??" not in done.stderr and "?." not in done.stderr
-
-
-def test_a_reader_that_has_seen_enough_ends_inspect_quietly(run, text) -> None:
-    """`head` closes the pipe; 64 KB of rows do not fit into it."""
-    inspect = f"{sys.executable} -m pipeline inspect {text} --rows 100000"
-    piped = ["bash", "-c", f"set -o pipefail; {inspect} | head -c 10"]
-    done = subprocess.run(piped, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_broken_pipe_inside_a_job_is_not_success(command, corpus, tmp_path, monkeypatch) -> None:
@@ -183,20 +173,6 @@ def test_help_names_the_program_that_was_called(capsys) -> None:
 
     assert main(["shard"], prog="clozeline") == 2
     assert "See `clozeline shard --help`" in capsys.readouterr().err
-
-
-def test_output_that_cannot_be_written_is_a_storage_error(run, text) -> None:
-    """/dev/full refuses every byte, as a full disk does."""
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline", "inspect", text],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 5, done.stderr
-    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_what_is_printed_of_a_corpus_cannot_steer_the_terminal(command, tmp_path: Path) -> None:

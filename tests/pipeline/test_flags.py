@@ -1,77 +1,24 @@
-"""A flag is stated once, as a field: its name, default, help and check, and what the manifest records of it."""
+"""Flags of jobs: defaults that depend on other flags, values that are refused, and flags without effect."""
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import MISSING, dataclass
 
 import pytest
 
 from pipeline.cli import main
-from pipeline.flags import (
-    add_flags,
-    fraction,
-    given_flags,
-    option,
-    share,
-    switch,
-    switch_pair,
-)
+from pipeline.flags import fraction
 from pipeline.jobs.vocab_accents import with_case_of
 from pipeline.options import PairsJob, VocabJob
 from pipeline.shard.languages import find_language
-from schemas.command_line import CommandParser, positive
+from schemas.command_line import CommandParser
 from schemas.errors import UsageError
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    path: str = option(help="a path", recorded=False)
-    color: str = option("red", help="a color", check=("red", "blue"))
-    rows: int | None = option(None, help="rows (default: all)", check=positive)
-    ratio: float = option(0.5, help="a share", check=share)
-    quiet: bool = switch(help="say nothing")
-    dry: bool = switch_pair(MISSING, help="dry", off_help="wet")
-
-
-GROUPS = {"places": "path", "what is shown": "color rows ratio quiet dry"}
-
-
-def parse(*arguments: str) -> dict[str, object]:
-    parser = CommandParser("x")
-    add_flags(parser, Options, GROUPS)
-    return given_flags(Options, parser.parse_args(list(arguments)))
-
-
-def test_a_flag_without_a_group_of_the_help_is_a_mistake_of_ours() -> None:
-    with pytest.raises(ValueError, match=r"differ in \['path'\]"):
-        add_flags(CommandParser("x"), Options, {"what is shown": GROUPS["what is shown"]})
-
-
-def test_only_flags_that_were_given_are_parsed() -> None:
-    assert parse("--path", "p") == {"path": "p"}
-    assert parse("--path", "p", "--color", "red", "--no_dry") == {"path": "p", "color": "red", "dry": False}
-    assert parse("--path", "p", "--quiet", "--rows", "3") == {"path": "p", "quiet": True, "rows": 3}
-
-
-@pytest.mark.parametrize("wrong", [("--rows", "0"), ("--ratio", "nan"), ("--ratio", "2"), ("--color", "green")])
-def test_a_check_refuses_a_value(wrong: tuple[str, str]) -> None:
-    with pytest.raises(UsageError, match=wrong[0]):
-        parse("--path", "p", *wrong)
 
 
 def test_a_parser_takes_what_python_adds_and_any_width(monkeypatch) -> None:
     """Python 3.14 adds `color` to the parsers of commands."""
     monkeypatch.setenv("COLUMNS", "2")
     assert "Some" in CommandParser("x", notes="Some words.", conflict_handler="error").format_help()
-
-
-def test_help_adds_the_default_unless_the_text_explains_it() -> None:
-    parser = CommandParser("x")
-    add_flags(parser, Options, GROUPS)
-    shown = " ".join(parser.format_help().split())
-    assert "a color (default: red)" in shown and "rows (default: all)" in shown
-    assert shown.count("(default") == 3
 
 
 def test_a_vocabulary_ignores_case_and_accents_by_its_model_and_language() -> None:
