@@ -10,6 +10,7 @@ from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.row_checks import PairLimits, check_pairs
 from schemas.vocabulary import read_vocabulary
+from tests.pipeline.text_rows import text_rows
 
 
 @pytest.mark.parametrize("folder", ["vocab", "byte_vocab"])
@@ -39,10 +40,7 @@ def test_rows_are_laid_out_as_their_model_wants(request, text: Path, folder: str
 
 def test_labels_are_true_of_the_text_itself(text: Path, pairs: Path) -> None:
     """Decode every row and find its segments in the documents that it names."""
-    documents: dict[int, str] = {}
-    for shard in read_manifest(str(text), "text").shards:
-        table = shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)
-        documents |= {row["document"]: " ".join(row["sentences"]).lower() for row in table.to_pylist()}
+    documents = {row["document"]: " ".join(row["sentences"]).lower() for row in text_rows(text)}
     vocabulary = read_vocabulary(str(pairs / "vocabulary"))
     seen = 0
     for shard in read_manifest(str(pairs), "pairs").shards:
