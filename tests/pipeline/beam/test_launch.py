@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
 
-from pipeline.beam import engines, internals, remote
+from pipeline.beam import engines, remote
 from pipeline.beam.engines import check_flags, leaves_job, makes_template
 from pipeline.beam.remote import JobStoppedError, RemoteJob
 from pipeline.commit import leases
@@ -269,15 +269,3 @@ def test_local_workers_are_as_many_as_input_cores_and_memory_allow(
     monkeypatch.setattr(engines, "available_bytes", lambda: int(gigabytes * (1 << 30)))
     options = engines.beam_options(check_flags(flags), flags, megabytes << 20)
     assert options.view_as(DirectOptions).direct_num_workers == expected
-
-
-@pytest.mark.parametrize("counts", [(), ("--counts", "counts")], ids=["one-job", "two-jobs"])
-def test_beams_flags_are_parsed_once(command, text, tmp_path, monkeypatch, counts: tuple[str, ...]) -> None:
-    parsers: list[object] = []
-    real = internals.flag_parser
-    monkeypatch.setattr(internals, "flag_parser", lambda: parsers.append(None) or real())
-    monkeypatch.chdir(tmp_path)
-    words = ("vocab", "--text", text, "--output", "vocab", "--model", "wordpiece", "--size", 99, *counts)
-    done = command(*words, "--direct_num_workers=1")
-    assert done.returncode == 0, done.stderr
-    assert len(parsers) == 1

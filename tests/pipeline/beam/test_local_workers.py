@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,14 +28,6 @@ def end_a_worker(code: int = 1) -> None:
     thread.join()
 
 
-def fill_the_disk(_: object) -> None:
-    raise carried(StorageError("The disk is full"))
-
-
-def lose_the_channel(_: object) -> None:
-    raise RuntimeError("Channel closed prematurely.")
-
-
 @pytest.mark.parametrize(("code", "cause"), [(1, "ended with exit code 1"), (-9, "was killed; when memory")])
 def test_a_lost_worker_is_reported_with_its_cause(code: int, cause: str) -> None:
     with pytest.raises(WorkerLostError, match=cause), supervised():
@@ -46,14 +37,13 @@ def test_a_lost_worker_is_reported_with_its_cause(code: int, cause: str) -> None
 
 def test_a_broken_channel_is_a_lost_worker() -> None:
     with pytest.raises(WorkerLostError), supervised():
-        lose_the_channel(None)
+        raise RuntimeError("Channel closed prematurely.")
 
 
-@pytest.mark.parametrize("step", [fill_the_disk])
-def test_an_error_of_ours_is_the_cause_of_a_worker_that_ends_after_it(step: Callable[[object], None]) -> None:
+def test_an_error_of_ours_is_the_cause_of_a_worker_that_ends_after_it() -> None:
     with pytest.raises(RuntimeError, match="The disk is full"), supervised():
         end_a_worker()
-        step(None)
+        raise carried(StorageError("The disk is full"))
 
 
 def test_other_errors_stay_as_they_are() -> None:

@@ -30,14 +30,8 @@ from tests.pipeline.beam_flags import execution_of, options_of
 
 pytest.importorskip("google.cloud.dataflow", reason='Dataflow\'s client is not installed (the extra "gcp")')
 
-CLOUD = [
-    "--runner=DataflowRunner",
-    "--project=my-project",
-    "--region=us-central1",
-    "--temp_location=gs://bucket/tmp",
-    "--sdk_container_image=us-docker.pkg.dev/p/images/clozeline:1",
-    "--dry_run=True",
-]
+CLOUD = ["--runner=DataflowRunner", "--project=my-project", "--region=us-central1", "--temp_location=gs://bucket/tmp"]
+CLOUD += ["--sdk_container_image=us-docker.pkg.dev/p/images/clozeline:1", "--dry_run=True"]
 SPLITS = 100_000
 
 
@@ -67,16 +61,9 @@ def test_the_job_of_100_000_splits_is_small_and_every_long_step_begins_behind_a_
 
 
 def test_flags_of_the_service_reach_the_job() -> None:
-    _, job = built(
-        "--job_name=shard-web",
-        "--labels=team=nlp",
-        "--labels=step=shard",
-        "--worker_machine_type=n2-standard-4",
-        "--num_workers=2",
-        "--max_num_workers=50",
-        "--dataflow_service_options=enable_prime",
-        "--service_account_email=a@b.iam.gserviceaccount.com",
-    )
+    flags = ["--job_name=shard-web", "--labels=team=nlp", "--labels=step=shard", "--num_workers=2"]
+    flags += ["--max_num_workers=50", "--worker_machine_type=n2-standard-4", "--dataflow_service_options=enable_prime"]
+    _, job = built(*flags, "--service_account_email=a@b.iam.gserviceaccount.com")
     assert job.proto.name == "shard-web" and dict(job.proto.labels) == {"team": "nlp", "step": "shard"}
     values = job.options.get_all_options()
     assert values["machine_type"] == "n2-standard-4"
@@ -181,11 +168,7 @@ def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> 
     assert asking == {"Learn"}
 
     stages = stages_of(proto)
-    long_steps = (
-        "Count words/Lots/Divide",
-        "Count words/Add counts/Counts blocks",
-        "Count words/Add counts/Consume",
-    )
+    long_steps = ("Count words/Lots/Divide", "Count words/Add counts/Counts blocks", "Count words/Add counts/Consume")
     separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
     assert len({id(stage) for stage in separate}) == 6
     beside_learning = {name for name in carrying(stages, "Learn/Call") if not name.startswith("Learn/")}
