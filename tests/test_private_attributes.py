@@ -22,27 +22,10 @@ ADAPTERS = {
 
 INTERNAL_MODULES = ("deepspeed.runtime", "deepspeed.comm.torch", "apache_beam.runners")
 
-DEEPSPEED_NAMES = {
-    "__compatible_ops__",
-    "basic_optimizer",
-    "build_shm_op",
-    "cur_scale",
-    "ds_id",
-    "ds_numel",
-    "ds_persist",
-    "ds_shape",
-    "ds_status",
-    "ds_tensor",
-    "fp16_partitioned_groups_flat",
-    "fp32_partitioned_groups_flat",
-    "get_param_id",
-    "grad_position",
-    "hp_fragment_address",
-    "loss_scaler",
-    "lp_fragment_address",
-    "param_group_index",
-    "persistent_parameters",
-}
+DEEPSPEED_NAMES = {"__compatible_ops__", "basic_optimizer", "build_shm_op", "cur_scale", "ds_id", "ds_numel"}
+DEEPSPEED_NAMES |= {"ds_persist", "ds_shape", "ds_status", "ds_tensor", "fp16_partitioned_groups_flat"}
+DEEPSPEED_NAMES |= {"fp32_partitioned_groups_flat", "get_param_id", "grad_position", "hp_fragment_address"}
+DEEPSPEED_NAMES |= {"loss_scaler", "lp_fragment_address", "param_group_index", "persistent_parameters"}
 
 ACCEPTED = {
     "_ArgumentGroup": "the type of argparse's groups, which has no public name",

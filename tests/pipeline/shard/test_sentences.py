@@ -62,20 +62,9 @@ def cut(text: str, language: str = "en") -> list[str]:
     return split_sentences(text, language, "sentencex")
 
 
-MARKS = [
-    'A pipe of 6" is here.',
-    'The next one has 8" now.',
-    "We know x < 5 here.",
-    "So y > 3 holds.",
-    "It is sad :( today.",
-    "Now it is good :) here.",
-    "He took \u2018em home.",
-    "They don\u2019t care.",
-    "The dogs' bowl is red.",
-    "An open ( here.",
-    "An open { here.",
-    "A closed ] here.",
-]
+MARKS = ['A pipe of 6" is here.', 'The next one has 8" now.', "We know x < 5 here.", "So y > 3 holds."]
+MARKS += ["It is sad :( today.", "Now it is good :) here.", "He took \u2018em home.", "They don\u2019t care."]
+MARKS += ["The dogs' bowl is red.", "An open ( here.", "An open { here.", "A closed ] here."]
 
 
 def test_marks_without_a_partner_hold_no_sentences_together() -> None:

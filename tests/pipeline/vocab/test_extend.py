@@ -12,12 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import (
-    AlbertTokenizer,
-    AutoTokenizer,
-    BertTokenizerFast,
-    RobertaTokenizerFast,
-)
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizerFast, RobertaTokenizerFast
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.words.rules import literal_tokenizer
@@ -25,18 +20,7 @@ from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from schemas.vocabulary import EXTENSION_FILE, Extension, read_vocabulary
 
-DOMAIN = [
-    "kubernetes",
-    "kube",
-    "pods",
-    "podsandbox",
-    "caf\u00e9s",
-    "cats",
-    "catalog",
-    "x-ray",
-    "\u4e2d\u6587\u5b57",
-    "z",
-]
+DOMAIN = ["kubernetes", "kube", "pods", "podsandbox", "cafés", "cats", "catalog", "x-ray", "\u4e2d\u6587\u5b57", "z"]
 BASES = {
     "vocab": ("wordpiece", BertTokenizerFast),
     "byte_vocab": ("bytebpe", RobertaTokenizerFast),
