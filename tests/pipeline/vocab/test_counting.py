@@ -95,16 +95,19 @@ ROWS = st.lists(st.tuples(st.sampled_from("xyz"), st.lists(SENTENCE, min_size=1)
     rows_at_once=st.sampled_from([1, 3, 128]),
     counted_at_once=st.sampled_from([1, 20, 1 << 20]),
     run_bytes=st.sampled_from([0, 100, 1 << 20]),
+    slice_bytes=st.sampled_from([20, 1 << 20]),
 )
 @settings(max_examples=150)
 def test_shards_add_up_by_source_and_rules(
-    files: list, rows_at_once: int, counted_at_once: int, run_bytes: int
+    files: list, rows_at_once: int, counted_at_once: int, run_bytes: int, slice_bytes: int
 ) -> None:
-    """However much text is cut or counted at once, and however often counts leave a worker."""
+    """However much text is cut, hashed or counted at once, and however often counts leave a worker."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "ROWS_AT_ONCE", rows_at_once)
         patch.setattr(counting, "COUNTED_AT_ONCE", counted_at_once)
         patch.setattr(counting, "MAX_RUN_BYTES", run_bytes)
+        patch.setattr(arrow, "HASHED_AT_ONCE", slice_bytes)
+        patch.setattr(cut_words, "CUT_AT_ONCE", slice_bytes)
         batches = list(count_texts(map(text_table, files), ["x", "y", "z"], ALL_RULES))
 
     counts = pa.Table.from_batches(batches, BY_RULES)
@@ -136,30 +139,6 @@ def test_equal_words_have_equal_keys_wherever_they_lie(words: list[str]) -> None
     together = hashes_of(pa.array(words, pa.string()))
     alone = [int(hashes_of(pa.array(["x", word, "y"]).slice(1, 1))[0]) for word in words]
     assert together.tolist() == alone
-
-
-@given(words=st.lists(ANY_RUN, max_size=30), num_bytes=st.integers(1, 40))
-def test_slices_of_strings_are_all_strings_and_bounded(words: list[str], num_bytes: int) -> None:
-    strings = pa.array(["before", *words], pa.string()).slice(1)
-    slices = list(arrow.slices_of(strings, num_bytes))
-    assert [place for start, stop in slices for place in range(start, stop)] == list(range(len(words)))
-    for start, stop in slices:
-        assert stop - start == 1 or sum(len(word.encode()) for word in words[start:stop]) <= num_bytes
-
-
-def hashed_and_cut(words: list[str]) -> list[list]:
-    strings = pa.array(words, pa.string())
-    return [hashes_of(strings).tolist(), *(cut_runs(strings, rules)[0].to_pylist() for rules in ALL_RULES)]
-
-
-@given(words=st.lists(st.text(min_size=1, max_size=40), max_size=30), num_bytes=st.integers(1, 60))
-def test_cutting_and_hashing_do_not_depend_on_their_slices(words: list[str], num_bytes: int) -> None:
-    whole = hashed_and_cut(words)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow, "HASHED_AT_ONCE", num_bytes)
-        patch.setattr(cut_words, "CUT_AT_ONCE", num_bytes)
-        in_slices = hashed_and_cut(words)
-    assert in_slices == whole
 
 
 def test_memory_of_hashing_is_bounded() -> None:
