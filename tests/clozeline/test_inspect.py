@@ -29,12 +29,8 @@ METRICS = '{"step": 40, "mlm_loss": 4.5}\n{"step": 40, "eval_mlm_loss_masked": 4
 RECIPE = (
     "[model]\nfamily = 'bert'\nnum_hidden_layers = 2\nhidden_size = 64\n[data]\npairs = 'p'\n[run]\nmax_steps = 80\n"
 )
-RESULTS = {
-    "task": "films",
-    "kind": "sentence",
-    "encoder": "hf",
-    "summary": {"test": {"accuracy": {"mean": 0.75}}},
-}
+SCORES = {"test": {"accuracy": {"mean": 0.75}}}
+RESULTS = {"task": "films", "kind": "sentence", "encoder": "hf", "summary": SCORES}
 SUITE = {"suite": "glue", "scores": {}, "averages": {"hf": {"spread": {"mean": 0.5}}}}
 CONFIG = {"architectures": ["BertForMaskedLM"], "model_type": "bert", "hidden_size": 64}
 START: dict[str, Any] = {
@@ -90,11 +86,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["done        shard, vocab, pairs\nunfinished  train\noutdated    export, and what is made of it, of "],
         "clozeline start FOLDER --output",
     ),
-    "unfinished": (
-        {"_unfinished-12/piece": ""},
-        ["a job that is not finished"],
-        "if that ended with an error, remove the cause",
-    ),
+    "unfinished": ({"_unfinished-12/piece": ""}, ["a job that is not finished"], "if that ended with an error, remove"),
     "empty": ({}, ["an empty folder"], "clozeline start YOUR_TEXTS --output {at}/empty"),
     "dataset": (
         {"state.json": {"_fingerprint": "4f"}, "a.txt": "The river is long.\n", "results.json/a.txt": "A house.\n"},
@@ -106,11 +98,7 @@ FOLDERS: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["2 files", "read", "left out", "The river is long."],
         "clozeline start {at}/books",
     ),
-    "broken": (
-        START | {"clozeline.toml": "["},
-        ["done        shard, vocab, pairs"],
-        "clozeline start FOLDER --output",
-    ),
+    "broken": (START | {"clozeline.toml": "["}, ["done        shard, vocab, pairs"], "clozeline start FOLDER --output"),
     "damaged": ({"recipe.toml": "=", "metrics.jsonl": "[" * 10**5}, ["the folder of a run", "step 0"], "the command"),
 }
 """Files of each folder, what is said of it, and what comes next."""
@@ -206,11 +194,7 @@ NOT_WHOLE = "cannot be read to its end"
         ("a.jsonl.gz", gzip.compress(b'{"text": "The river is long."}\n' * 9999)[:-99], NOT_WHOLE),
         ("a.xml", DUMP.replace("\n", "").encode() * 9, "not alone on its line, at byte 0 of * xmllint --format FILE"),
         ("a.jsonl", b'{"text": "A river."}\n[]\n', "line is not a JSON object, at byte 21 of * --format json"),
-        (
-            "a.json",
-            b'[{"text": "The river is long."}, {"text": "cut',
-            r"value is not JSON \(it ends early\), at byte 33",
-        ),
+        ("a.json", b'[{"text": "The river is long."}, {"text": "cut', r"not JSON \(it ends early\), at byte 33"),
         ("a.txt.bz2", b"The river is long.", "is not bz2, although its name says so"),
     ],
 )
@@ -252,9 +236,8 @@ def test_what_is_next_for_an_archive_reads_texts_in_other_encodings(command, tmp
     text = "Die Flüsse sind für große Schiffe zu schmal. Sie führen wenig.\n" * 99
     with ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a.txt", text.encode("latin-1"))
-    next_is = (
-        command("inspect", tmp_path / "a.zip").stdout.rpartition("clozeline shard ")[2].partition("    or step")[0]
-    )
+    shown = command("inspect", tmp_path / "a.zip").stdout
+    next_is = shown.rpartition("clozeline shard ")[2].partition("    or step")[0]
     assert "--encoding auto" in next_is
     done = command("shard", *shlex.split(next_is.replace("DIR", str(tmp_path / "out"))))
     assert done.returncode == 0, done.stderr
@@ -327,10 +310,8 @@ def test_files_are_named_too(command, vocab: Path, pairs: Path, tmp_path: Path) 
     assert ledger[0].startswith(f"{pairs}/ledger.parquet: the ledger of pair shards, a table of what ")
     assert ledger[-1].split() == ["next", "clozeline", "inspect", str(pairs)]
     write(tmp_path / "started", START)
-    assert (
-        "steps.json: a part of a folder of `clozeline start`\n"
-        in command("inspect", tmp_path / "started/steps.json").stdout
-    )
+    step = command("inspect", tmp_path / "started/steps.json").stdout
+    assert "steps.json: a part of a folder of `clozeline start`\n" in step
 
     together = command("inspect", vocab, tmp_path / "none", pairs, "--rows", 1)
     assert together.returncode == 3 and "1 of 3 cannot be shown" in together.stderr
