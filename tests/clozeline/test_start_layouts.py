@@ -62,47 +62,37 @@ def test_names_that_a_plan_cannot_hold_and_others(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("old", "new", "flags", "code", "told"),
     [
-        ("filters = ['c4', 'gopher']", "clozeline shard .*--filters c4,gopher"),
-        ("languages = ['en', 'de']", "--languages en,de"),
+        ("[shard]\n", "[shard]\nfilters = ['c4', 'gopher']\n", (), 0, "clozeline shard .*--filters c4,gopher"),
+        ("[pairs]\n", "[pairs]\nlanguages = ['en', 'de']\n", (), 0, "--languages en,de"),
+        ('"full_sentences"', '["full_sentences"]', (), 0, "--objective full_sentences"),
+        ("max_length = 128", 'max_length = "512"', (), 2, "max_length 512 is above the 128 tokens"),
+        (
+            '"run.max_hours" = ',
+            '"run.max_steps" = 9000 # ',
+            ("--hours", "3"),
+            0,
+            "--hours 3 changes nothing: out/texts/",
+        ),
     ],
 )
-def test_a_list_is_one_word_where_a_flag_takes_one(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_plan_may_have_lists_quoted_numbers_and_no_hours(
+    old: str, new: str, flags: tuple[str, ...], code: int, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_files(40, f"{PARAGRAPH}\n\n" * 9)
     planned("texts")
     place = Path("out/texts/clozeline.toml")
-    section = "pairs" if "languages" in line else "shard"
-    place.write_text(place.read_text().replace(f"[{section}]\n", f"[{section}]\n{line}\n"))
-    assert main(["start", "texts", "--output", "out/texts", "--plan_only"]) == 0
-    assert re.search(told, capsys.readouterr().out)
-
-
-def test_hours_of_a_plan_without_hours_are_said_to_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    write_files(40, f"{PARAGRAPH}\n\n" * 9)
-    planned("texts")
-    place = Path("out/texts/clozeline.toml")
-    place.write_text(
-        place.read_text()
-        .replace("run.max_hours", "run.max_steps")
-        .replace('"run.max_steps" = ', '"run.max_steps" = 9000 # ')
-    )
-    assert main(["start", "texts", "--output", "out/texts", "--hours", "3", "--plan_only"]) == 0
-    assert "--hours 3 changes nothing: out/texts/clozeline.toml has no number" in capsys.readouterr().out
-
-
-def test_quoted_numbers_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    write_files(40, f"{PARAGRAPH}\n\n" * 9)
-    planned("texts")
-    place = Path("out/texts/clozeline.toml")
-    place.write_text(re.sub(r"max_length = 128", 'max_length = "512"', place.read_text()))
-    assert main(["start", "texts", "--output", "out/texts", "--plan_only"]) == 2
-    assert "max_length 512 is above the 128 tokens" in capsys.readouterr().err
+    assert old in place.read_text()
+    place.write_text(place.read_text().replace(old, new))
+    capsys.readouterr()
+    assert main(["start", "texts", "--output", "out/texts", *flags, "--plan_only"]) == code
+    shown = capsys.readouterr()
+    assert re.search(told, shown.out + shown.err)
 
 
 @pytest.mark.parametrize(
-    ("files", "text"),
-    [(40, f"{PARAGRAPH}\n{PARAGRAPH}\n\n{PARAGRAPH}\n{PARAGRAPH}\n"), (10, f"{PARAGRAPH}\n\n" * 8)],
+    ("files", "text"), [(40, f"{PARAGRAPH}\n{PARAGRAPH}\n\n{PARAGRAPH}\n{PARAGRAPH}\n"), (10, f"{PARAGRAPH}\n\n" * 8)]
 )
 def test_many_articles_are_a_document_each(files: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_files(files, text)
@@ -168,8 +158,11 @@ def test_a_plan_for_one_folder_that_reads_another_is_named(
 
 
 def test_each_line_of_a_large_file_without_a_blank_one_is_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long documents of a large file stay documents."""
     monkeypatch.setattr(text_layout, "MAX_BOOK_BYTES", 9000)
     Path("lines.txt").write_text("The river is long.\n" * 9000)
+    Path("books.txt").write_text(("The river is long.\n" * 9000 + "\n") * 9)
+    assert planned("books.txt")["text_layout"] == "blank_line"
     assert planned("lines.txt")["text_layout"] == "line"
     assert "of text in 9,000 documents" in "\n".join(inspect_all(["lines.txt"], 1))
 
@@ -187,24 +180,10 @@ def test_files_that_are_not_opened_are_taken_for_what_others_with_such_names_are
     assert re.search(r"left out +99 x .* XML: ", said) and re.search(r" of text in [56]\d documents", said), said
 
 
-def test_a_list_of_one_value_is_the_value() -> None:
-    Path("a.txt").write_text(f"{PARAGRAPH}\n\n" * 900)
-    planned("a.txt")
-    plan = Path("out/a.txt/clozeline.toml")
-    plan.write_text(plan.read_text().replace('"full_sentences"', '["full_sentences"]'))
-    planned("a.txt")
-
-
 def test_sentences_in_lines_may_be_documents(capsys: pytest.CaptureFixture[str]) -> None:
     Path("sentences.txt").write_text("The river is long and wide.\n" * 9000)
     assert planned("sentences.txt")["text_layout"] == "blank_line"
     assert "If each line is one, text_layout = line makes it one." in " ".join(capsys.readouterr().out.split())
-
-
-def test_long_documents_of_a_large_file_stay_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_layout, "MAX_BOOK_BYTES", 9000)
-    Path("books.txt").write_text(("The river is long.\n" * 9000 + "\n") * 9)
-    assert planned("books.txt")["text_layout"] == "blank_line"
 
 
 def test_few_of_many_files_are_opened_and_none_is_left_out_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
