@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from pipeline.readers import columnar
 from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
-from pipeline.readers.formats import find_format
 from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions, Rejected, too_long_reason
@@ -310,12 +309,6 @@ PLAIN = 'text\tlabel\n"No" is what he said.\t1\nA 5" disk, "they\t2\n'
 def test_quotes_of_tsv_are_characters_where_the_first_rows_make_no_sense_otherwise(tmp_path: Path) -> None:
     assert shown(read(written(tmp_path / "a.tsv", QUOTED))) == ['He said "no".\nThen he left.']
     assert shown(read(written(tmp_path / "b.tsv", PLAIN))) == ['"No" is what he said.', 'A 5" disk, "they']
-
-
-def test_columns_with_numbers_as_names_are_no_table(tmp_path: Path) -> None:
-    (tmp_path / "words.txt").write_text("".join(f"word{number} \t {number * 99}\n" for number in range(20)))
-    (file,) = matching_files(str(tmp_path / "words.txt"))
-    assert find_format(file, "auto", "utf-8") == "text"
 
 
 def test_damage_among_fields_in_quotes_does_not_end_their_quoting(tmp_path: Path) -> None:
