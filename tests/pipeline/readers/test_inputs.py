@@ -170,12 +170,7 @@ def test_all_kinds_of_refused_files_are_told_at_once(tmp_path: Path) -> None:
     assert told.startswith("5 of 6 input files are refused.")
     assert [
         told.count(part) for part in ("a.png looks like an image", "b.png", "c.rss looks", "f.bin holds control bytes")
-    ] == [
-        1,
-        0,
-        1,
-        1,
-    ]
+    ] == [1, 0, 1, 1]
     assert "(and 1 more like it)" in told and "e.parquet is not a readable Parquet file" in told
 
 

@@ -55,11 +55,7 @@ def test_values_are_those_of_a_parser(block_bytes: int) -> None:
 
 def test_a_value_that_is_too_long_is_not_kept() -> None:
     data = json.dumps(["a" * 20, {"text": "b" * 9000}, "c"]).encode()
-    assert list(json_values(blocks_of(data, 10), 30)) == [
-        (1, b'"' + b"a" * 20 + b'"'),
-        (25, None),
-        (9039, b'"c"'),
-    ]
+    assert list(json_values(blocks_of(data, 10), 30)) == [(1, b'"' + b"a" * 20 + b'"'), (25, None), (9039, b'"c"')]
 
 
 def records(path: Path, text_key: str = "text") -> list[Record | Rejected]:

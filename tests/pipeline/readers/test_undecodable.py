@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from pipeline.readers.table import read_records
 from pipeline.readers.undecodable import UndecodableBytes, refuse_undecodable
 from pipeline.shard.run_buffer import RunBuffer
 from schemas.errors import DataError
+from tests.conftest import made
 
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
 
@@ -38,16 +38,8 @@ def counted(path: Path) -> UndecodableBytes:
 
 
 def report(path: str, count: int, size: int = 100) -> dict[str, Any]:
-    return {
-        "path": path,
-        "encoding": "utf-8",
-        "is_other": False,
-        "likely": "",
-        "count": count,
-        "worst_count": count,
-        "first_place": 3,
-        "size": size,
-    }
+    fields = {"path": path, "encoding": "utf-8", "is_other": False, "likely": "", "first_place": 3}
+    return fields | {"count": count, "worst_count": count, "size": size}
 
 
 def test_a_file_name_that_is_not_utf8_is_reported(command, tmp_path: Path) -> None:
@@ -61,16 +53,6 @@ def test_a_file_name_that_is_not_utf8_is_reported(command, tmp_path: Path) -> No
     statistics = json.loads((tmp_path / "out" / "manifest.json").read_text())["statistics"]
     assert statistics["undecodable"]["most"][0]["path"].endswith(r"/bad\xff.txt")
     assert statistics["unbroken_documents"]["first"]["path"].endswith(r"/bad\xff.txt")
-
-
-def test_reports_name_files_as_the_user_did(tmp_path: Path) -> None:
-    (tmp_path / "x.txt").write_bytes(PROSE.encode() * 1000 + b"caf\xe9.\n")
-    file_range = replace(range_of(tmp_path / "x.txt"), path_as_written="data/x.txt")
-
-    documents = RunBuffer()
-    documents.note_unbroken(Record(PROSE * 1000, "text", line_count=1000), file_range)
-    assert documents.unbroken[0]["path"] == "data/x.txt"
-    assert UndecodableBytes(file_range, max_ratio=0.001).report()["path"] == "data/x.txt"
 
 
 def test_a_book_in_another_encoding_with_few_letters_of_it_is_refused(tmp_path: Path) -> None:
@@ -109,9 +91,7 @@ def test_a_compressed_file_is_judged_by_all_of_it(tmp_path: Path) -> None:
 def test_the_manifest_names_a_hundred_files_once_each(command, tmp_path: Path) -> None:
     for number in range(120):
         (tmp_path / f"{number:03}.txt").write_bytes(PROSE.encode() * 60 + b"\xe9 b.\n" * (1 + number // 100))
-    done = command("shard", "--input", tmp_path / "*.txt", "--output", tmp_path / "out")
-
-    assert done.returncode == 0, done.stderr
+    made(command, tmp_path / "out", "shard", "--input", tmp_path / "*.txt")
     statistics = json.loads((tmp_path / "out" / "manifest.json").read_text())["statistics"]["undecodable"]
     paths = [Path(file["path"]).stem for file in statistics["most"]]
     assert statistics["count"] == 140 and statistics["files"] == 120
