@@ -207,6 +207,7 @@ def test_rules_about_spaces_and_english_words_are_left_out_of_other_languages(co
         ("[rule]\nmin_words = 3", "has rule. Expected: sets"),
         ("[rules", "is not TOML"),
         ("[rules]\nmin_words = false", "leaves no rule"),
+        ("nothing.toml", "nothing.toml"),
     ],
 )
 def test_a_mistake_is_one_line(content: str, told: str, tmp_path: Path) -> None:
@@ -215,7 +216,7 @@ def test_a_mistake_is_one_line(content: str, told: str, tmp_path: Path) -> None:
         path = tmp_path / "rules.toml"
         path.write_text(content)
         given = str(path)
-    with pytest.raises(UsageError) as raised:
+    with pytest.raises(ClozelineError) as raised:
         chosen_rules(given, "en")
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -238,15 +239,3 @@ def test_a_rule_of_no_published_set_is_turned_on_by_its_name_alone(command, tmp_
     ledger = {entry.reason: entry.count for entry in manifest.ledger}
     assert ledger == {"own filter: max_capitals": 1, "own filter: no line left": 1}
     assert manifest.statistics["cleaning"] == {"lines removed (starred_lines)": 3}
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ClozelineError, match=r"nothing\.toml"):
-        chosen_rules(str(tmp_path / "nothing.toml"), "en")
-
-
-def test_the_page_about_filters_has_every_rule_with_its_set_and_threshold() -> None:
-    page = Path("docs/filters.md").read_text()
-    for name, rule in RULES.items():
-        threshold = "" if rule.threshold is None else f" {rule.threshold}"
-        assert f"| `{name}` |{threshold} | {rule.set} |" in page
