@@ -73,10 +73,7 @@ def rows(text: str, label: int | None = 0, masks: list[dict[int, str]] | None = 
 
 PAIR = rows("[CLS] the fox [UNK] [SEP] over jump ##s [SEP]", label=1)
 SINGLE = rows("[CLS] the fox jump ##s [SEP]", label=None)
-MASKED = rows(
-    "[CLS] the fox jump ##s [SEP] over dog [SEP]",
-    masks=[{2: "[MASK]", 4: "the", 7: "dog"}, {1: "[MASK]"}],
-)
+MASKED = rows("[CLS] the fox jump ##s [SEP] over dog [SEP]", masks=[{2: "[MASK]", 4: "the", 7: "dog"}, {1: "[MASK]"}])
 STATIC = {"static_masks": 2, "masking": "span", "mask_prob": 0.15}
 CARDS = {
     "nsp": data_card(manifest(NSP), PAIR, VOCABULARY),
@@ -182,18 +179,9 @@ def test_rows_show_words_pieces_and_special_tokens() -> None:
 
 def test_a_byte_level_space_can_be_seen() -> None:
     vocabulary = Vocabulary("bytebpe", ("<s>", "<pad>", "</s>", "<unk>", "<mask>", "\u0120", "\u0120fox"), "f" * 32)
-    table = pa.Table.from_pylist(
-        [
-            {
-                "input_ids": [0, 6, 5, 2],
-                "segment_b_start": 4,
-                "word_starts": [False, True, True, False],
-                "document_a": 1,
-                "document_b": 1,
-            }
-        ],
-        shards.pairs_schema(vocabulary.size),
-    )
+    row = {"input_ids": [0, 6, 5, 2], "segment_b_start": 4, "word_starts": [False, True, True, False]}
+    row |= {"document_a": 1, "document_b": 1}
+    table = pa.Table.from_pylist([row], shards.pairs_schema(vocabulary.size))
     page = data_card(manifest(ONE, "doc_sentences"), table, vocabulary)
     assert '<span class="special">&lt;s&gt;</span> <span class="a">fox \u2423</span>' in page
 
@@ -258,11 +246,8 @@ def test_the_terminal_stays_readable_for_other_folders() -> None:
 def test_rows_in_the_terminal_come_one_at_a_time() -> None:
     both = list(show_pairs(rows("[CLS] the [SEP] fox jump ##s [SEP]", label=0, copies=2), VOCABULARY))
     assert len(both) == 2
-    assert both[0].splitlines()[1:] == [
-        f"label 0  7 tokens  {10:016x} {10:016x}",
-        "  A  [CLS] the [SEP]",
-        "  B  fox jumps [SEP]",
-    ]
+    head = f"label 0  7 tokens  {10:016x} {10:016x}"
+    assert both[0].splitlines()[1:] == [head, "  A  [CLS] the [SEP]", "  B  fox jumps [SEP]"]
     (single,) = show_pairs(SINGLE, VOCABULARY)
     assert single.splitlines()[1].startswith("no label  6 tokens") and "\n  B" not in single and "\n  M" not in single
     (masked,) = show_pairs(MASKED, VOCABULARY)

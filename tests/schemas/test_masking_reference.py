@@ -25,10 +25,7 @@ MASK_ID = VOCABULARY.tokens.index("[MASK]")
 ORDINARY_IDS = [i for i in range(len(VOCABULARY.tokens)) if i not in SPECIAL_IDS]
 
 ORDER, FATE, REPLACEMENT, LENGTH = range(4)
-PROBABILITIES = {
-    "ngram": [6 / 11, 3 / 11, 2 / 11],
-    "span": [0.2 * 0.8**i / (1 - 0.8**10) for i in range(10)],
-}
+PROBABILITIES = {"ngram": [6 / 11, 3 / 11, 2 / 11], "span": [0.2 * 0.8**i / (1 - 0.8**10) for i in range(10)]}
 
 # Few special tokens, so that there are words of several pieces and groups of several words between them.
 TOKEN = st.one_of(*[st.sampled_from(ORDINARY_IDS)] * 9, st.sampled_from(SPECIAL_IDS))
@@ -160,11 +157,7 @@ def assert_equal_to_plain(rows: list[list[int]], masking: Masking) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@given(
-    rows=ROWS,
-    prob=st.sampled_from([0.05, 0.15, 0.4, 1.0]),
-    max_predictions=st.sampled_from([None, None, 1, 3, 20]),
-)
+@given(rows=ROWS, prob=st.sampled_from([0.05, 0.15, 0.4, 1.0]), max_predictions=st.sampled_from([None, None, 1, 3, 20]))
 @settings(max_examples=80)
 def test_masks_equal_the_plain_algorithm(
     kind: Kind, rows: list[list[int]], prob: float, max_predictions: int | None

@@ -48,18 +48,8 @@ def test_sides_of_another_seed_and_places_in_shards_are_independent() -> None:
 
 def test_sides_never_change() -> None:
     """Golden: other sides would put documents that a model was evaluated on into its next training text."""
-    assert np.flatnonzero(is_held_out(np.arange(200, dtype=np.uint64), 0.05, 0)).tolist() == [
-        3,
-        17,
-        27,
-        98,
-        130,
-        134,
-        157,
-        168,
-        187,
-        198,
-    ]
+    held_out = np.flatnonzero(is_held_out(np.arange(200, dtype=np.uint64), 0.05, 0))
+    assert held_out.tolist() == [3, 17, 27, 98, 130, 134, 157, 168, 187, 198]
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,7 @@ def test_what_a_new_step_drops_is_in_the_ledger_and_no_bad_record(tmp_path: Path
 
     (run,) = write_runs(split, READING, 1, Staging(str(tmp_path / "out"), "job"))
     assert run["documents"] == 1 and run["rejected"] == 0 and run["dropped"] == 3
-    assert run["ledger"] == [
-        ["empty document", "jsonl", 1],
-        ["one sentence", "jsonl", 1],
-        ["one sentence", "web", 1],
-    ]
+    assert run["ledger"] == [["empty document", "jsonl", 1], ["one sentence", "jsonl", 1], ["one sentence", "web", 1]]
 
 
 @pytest.mark.parametrize("lines", [[], ["\n"], ['{"text": ""}\n']])

@@ -11,7 +11,8 @@ from schemas.vocabulary import read_vocabulary
 
 
 def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
-    reported = read_manifest(str(vocab), "vocab").statistics
+    manifest = read_manifest(str(vocab), "vocab")
+    reported = manifest.statistics
     assert reported["coverage"] == 1.0 and reported["unknown_words"] == 0
     assert 1.0 <= reported["tokens_per_word"] < 2.0
     assert len(reported["longest"][0]) >= len(reported["longest"][-1])
@@ -27,11 +28,7 @@ def test_what_a_vocabulary_does_to_its_text(vocab: Path) -> None:
     assert (described["coverage"], described["unknown_words"], described["tokens_per_word"]) == (0.8, 1, 1.0)
     assert described["by_source"]["b"] == {"words": 2, "tokens_per_word": 1.0, "unknown_words": 1, "coverage": 0.5}
     assert described["unknown_character_share"] == round(1 / 13, 6)
-    assert sum(source["words"] for source in reported["by_source"].values()) == reported_words(vocab)
-
-
-def reported_words(vocab: Path) -> int:
-    return read_manifest(str(vocab), "vocab").totals["words"]
+    assert sum(source["words"] for source in reported["by_source"].values()) == manifest.totals["words"]
 
 
 def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path, tmp_path: Path) -> None:
@@ -40,14 +37,8 @@ def test_two_vocabularies_are_told_apart(command, vocab: Path, byte_vocab: Path,
     ids = content["model"]["vocab"]
     place = ids.pop("the")
     ids["qqq"] = place
-    content["padding"] = {
-        "strategy": {"Fixed": 9},
-        "direction": "Right",
-        "pad_id": 0,
-        "pad_type_id": 0,
-        "pad_token": "[PAD]",
-    }
-    content["padding"]["pad_to_multiple_of"] = None
+    padding = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
+    content["padding"] = padding | {"pad_to_multiple_of": None}
     lines = "\n".join(compare_vocabularies((data, json.dumps(content).encode()), ("a", "b"), [("the", 5), ("cat", 2)]))
     assert "only in A   the" in lines and "only in B   qqq" in lines and "    the: the   |   t ##h" in lines
     done = command("inspect", vocab, byte_vocab)

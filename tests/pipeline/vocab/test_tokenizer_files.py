@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, normalizers
-from transformers import (
-    AlbertTokenizer,
-    AutoTokenizer,
-    BertTokenizerFast,
-    RobertaTokenizerFast,
-    XLNetTokenizer,
-)
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizerFast, RobertaTokenizerFast, XLNetTokenizer
 
 from pipeline.words.rules import literal_tokenizer
 from schemas.vocabulary import read_vocabulary
