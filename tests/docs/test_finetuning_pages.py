@@ -15,14 +15,7 @@ from schemas.manifest import read_manifest
 from tests.docs.conftest import Sandbox, put_published_model
 from tests.docs.pages import PAGES, blocks, commands, indented_blocks
 from tests.trainer.finetune.tasks import write_task as write_task_of_kind
-from tests.trainer.suite.conftest import (
-    minimal_pairs,
-    subject_lines,
-    tag_lines,
-    verb_lines,
-    write_lines,
-    write_task,
-)
+from tests.trainer.suite.conftest import minimal_pairs, subject_lines, tag_lines, verb_lines, write_lines, write_task
 
 
 @pytest.mark.timeout(600)

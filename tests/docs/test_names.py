@@ -29,31 +29,9 @@ DEPLOY_FLAGS = {"env", "for", "namespace", "net", "prefix", "spark", "target", "
 
 SOURCES = ("clozeline", "schemas", "pipeline", "trainer")
 
-LAUNCHER_FLAGS = {
-    "check",
-    "constraint",
-    "direct_num_workers",
-    "environment_type",
-    "flink_master",
-    "force",
-    "gpus",
-    "hostfile",
-    "index",
-    "local",
-    "master_port",
-    "module",
-    "nnodes",
-    "no",
-    "nproc_per_node",
-    "num_gpus",
-    "project",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    "region",
-    "runner",
-    "signal",
-    "timeout",
-}
+LAUNCHER_FLAGS = {"check", "constraint", "direct_num_workers", "environment_type", "flink_master", "force", "gpus"}
+LAUNCHER_FLAGS |= {"hostfile", "index", "local", "master_port", "module", "nnodes", "no", "nproc_per_node"}
+LAUNCHER_FLAGS |= {"num_gpus", "project", "rdzv_backend", "rdzv_endpoint", "region", "runner", "signal", "timeout"}
 """Flags of pip, hf, git, pytest, ruff, launchers, Slurm and Beam that pages mention (up to the first hyphen)."""
 
 
@@ -140,20 +118,9 @@ def test_flags_in_the_text_exist() -> None:
     parsers += [start_cli.parser("clozeline start"), report.parser("clozeline report")]
     helps = "".join(parser.format_help() for parser in parsers)
     sources = "".join(path.read_text() for path in (ROOT / "pipeline").glob("*.py"))
-    known = (
-        LAUNCHER_FLAGS | set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
-    )
-    known |= DEPLOY_FLAGS | {
-        "verbose",
-        "no_wait",
-        "rows",
-        "no_lowercase",
-        "no_keep_accents",
-        "help",
-        "pool",
-        "port",
-        "host",
-    }
+    known = set(re.findall(r"--(\w+)", helps)) | set(re.findall(r"^    (\w+): ", sources, re.MULTILINE))
+    known |= {"verbose", "no_wait", "rows", "no_lowercase", "no_keep_accents", "help", "pool", "port", "host"}
+    known |= LAUNCHER_FLAGS | DEPLOY_FLAGS
     known |= {flag.lstrip("-") for flag in internals.flag_names(internals.flag_parser())}
     known |= {"shm", "logdir"}  # Docker's --shm-size, TensorBoard's --logdir
 
