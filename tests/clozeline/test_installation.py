@@ -14,6 +14,7 @@ import pytest
 
 from clozeline import installation
 from clozeline.installation import BASE, EXTRAS, find_clash, missing_extra, missing_findings, run_explained
+from tests.processes import ran
 
 ROOT = Path.cwd()
 IMPORT_NAMES = {"scikit-learn": "sklearn"}
@@ -42,8 +43,7 @@ sys.exit(main(sys.argv[2:]))
 
 def run_without(module: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run `clozeline` in a Python that does not find a module, as if it were not installed."""
-    command = [sys.executable, "-c", HIDE_MODULE, module, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return ran([sys.executable, "-c", HIDE_MODULE, module, *words])
 
 
 @pytest.mark.parametrize("command", ["train", "export", "finetune", "suite", "recipes", "doctor"])
@@ -81,8 +81,7 @@ def test_a_package_that_all_parts_need_is_named(module: str) -> None:
 
 def test_doctor_names_what_all_parts_need() -> None:
     """Without site-packages, as after `pip install --no-deps`."""
-    command = [sys.executable, "-S", "-m", "clozeline", "doctor"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = ran([sys.executable, "-S", "-m", "clozeline", "doctor"])
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("clozeline: the package fsspec is not installed.")
     assert 'pip install "clozeline[trainer]"' in done.stderr
@@ -150,28 +149,18 @@ def test_another_module_that_is_found_first_is_named_with_its_path(form: str, tm
         other.write_text("raise SystemExit('the other trainer')")
 
     if form == "namespace":
-        shutil.copytree(ROOT / "clozeline", tmp_path / "clozeline")
-        shutil.copytree(ROOT / "schemas", tmp_path / "schemas")
-        shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline")
+        for name in ("clozeline", "schemas", "pipeline"):
+            shutil.copytree(ROOT / name, tmp_path / name)
         other.unlink()
         other = other.parent
 
     code = "import sys; from clozeline.cli import main; sys.exit(main(['recipes']))"
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    flags = ["-P"]
+    path, flags = os.pathsep.join([str(tmp_path), str(ROOT)]), ["-P"]
     if form == "namespace":
         # Python prefers any regular package to a folder without __init__.py, so ours must not be found at all:
         # neither in the checkout nor, through the editable installation, in site-packages (-S).
-        path = str(tmp_path)
-        flags = ["-P", "-S"]
-    done = subprocess.run(
-        [sys.executable, *flags, "-c", code],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        path, flags = str(tmp_path), ["-P", "-S"]
+    done = ran([sys.executable, *flags, "-c", code], env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("clozeline: ") and done.stderr.count("\n") == 1
     assert f"another project's module trainer at {other} instead of" in done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import sysconfig
 import venv
@@ -14,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.wheel_environment import build_wheel
+from tests.processes import ran
 
 PACKAGES = ("clozeline", "pipeline", "schemas", "trainer")
 
 
 def pip(*words: object) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = ran([sys.executable, "-m", "pip", "--disable-pip-version-check", *words])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -57,9 +56,7 @@ def test_from_text_to_an_export_outside_of_the_clone(environment: Path, corpus: 
 
     def clozeline(line: str) -> str:
         command = [str(environment / "bin/clozeline"), *line.split()]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240, check=False
-        )
+        done = ran(command, cwd=tmp_path, env=variables)
         assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stdout
