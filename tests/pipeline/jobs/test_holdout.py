@@ -10,16 +10,18 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from pipeline.jobs import publish_text as steps
 from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT
-from schemas import shards, storage
+from schemas import storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, read_manifest
-from tests.conftest import Command
+from tests.conftest import Command, made
+from tests.pipeline.text_rows import text_rows
 
 Row = tuple[int, str, tuple[str, ...]]
 SHARE = ("--holdout", 0.25)
@@ -27,12 +29,7 @@ SHARE = ("--holdout", 0.25)
 
 def rows_of(folder: object) -> list[Row]:
     """All documents of a text folder: id, source and sentences."""
-    rows = []
-    for shard in read_manifest(str(folder), "text").shards:
-        data = storage.read(storage.join(str(folder), shard.path))
-        table = shards.decode_table(data, shard.path, shards.TEXT_SCHEMA)
-        rows += [(row["document"], row["source"], tuple(row["sentences"])) for row in table.to_pylist()]
-    return rows
+    return [(row["document"], row["source"], tuple(row["sentences"])) for row in text_rows(folder)]
 
 
 def both(output: object) -> tuple[str, str]:
@@ -98,21 +95,12 @@ def test_another_runner_writes_the_same_bytes(command: Command, corpus: Path, he
     assert bytes_of(tmp_path / "text") == bytes_of(held_out)
 
 
-def test_folders_on_an_object_store_have_the_same_shards(command: Command, corpus: Path, held_out: Path) -> None:
-    output = f"memory://holdout/{uuid.uuid4().hex}/text"
-    sharded(command, corpus, output, "--num_shards", 3, *SHARE)
-    for there, here in zip(both(output), both(held_out), strict=True):
-        assert read_manifest(there, "text").shards == read_manifest(here, "text").shards
-        assert sorted(storage.names(there)) == sorted(path.name for path in Path(here).iterdir())
-
-
 def test_held_out_text_is_a_text_folder(command: Command, held_out: Path, vocab: Path, tmp_path: Path) -> None:
     folder = both(held_out)[1]
     assert command("verify", folder).returncode == 0
     assert "held_out" in command("inspect", folder).stdout
     flags = ("--objective", "nsp", "--max_length", 32)
-    done = command("pairs", "--text", folder, "--vocab", vocab, "--output", tmp_path / "pairs", *flags)
-    assert done.returncode == 0, done.stderr
+    made(command, tmp_path / "pairs", "pairs", "--text", folder, "--vocab", vocab, *flags)
     assert read_manifest(str(tmp_path / "pairs"), "pairs").totals["rows"] > 10
 
 
@@ -217,17 +205,23 @@ from pipeline.commit.staging import Staging
 keep_shard = Staging.keep_shard
 shards = count(1)
 
-def keep_and_end(*arguments):
-    report = keep_shard(*arguments)
-    if next(shards) == 5:
+def keep_or_end(*arguments):
+    if next(shards) > int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
-    return report
+    return keep_shard(*arguments)
 
-Staging.keep_shard = keep_and_end
-sys.exit(main(sys.argv[1:]))
+Staging.keep_shard = keep_or_end
+sys.exit(main(sys.argv[2:]))
 """
-"""The command in one process, which kills itself after its fifth shard. Killing it from here would be a race: on a busy
-machine all shards may be written between two looks at the folder."""
+
+
+def run_until_killed(kept: int, words: Sequence[object]) -> None:
+    """Run a command in one process, which kills itself once it has kept so many shards.
+
+    Killing it from here would be a race: on a busy machine all shards may be written between two looks at the folder.
+    """
+    killed = subprocess.run([sys.executable, "-c", KILLED_COMMAND, str(kept), *map(str, words)], check=False)
+    assert killed.returncode == -signal.SIGKILL
 
 
 def test_a_killed_command_is_finished_by_the_next(command: Command, corpus: Path, tmp_path: Path) -> None:
@@ -236,8 +230,7 @@ def test_a_killed_command_is_finished_by_the_next(command: Command, corpus: Path
     output = tmp_path / "killed" / "text"
 
     words = ["shard", "--input", corpus, "--output", output, *flags, "--direct_num_workers=1"]
-    killed = subprocess.run([sys.executable, "-c", KILLED_COMMAND, *map(str, words)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_until_killed(5, words)
     assert len(list(output.rglob("*.arrow.json"))) == 5
 
     sharded(command, corpus, output, *flags)

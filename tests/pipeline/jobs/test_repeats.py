@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from pipeline.shard.repeats import ONLY_REPEATED, REMOVED
 from schemas import storage
 from schemas.manifest import read_manifest
 from tests.conftest import Command, sentence
-from tests.pipeline.jobs.test_holdout import both, bytes_of, left_out, rows_of, sharded
+from tests.pipeline.jobs.test_holdout import both, bytes_of, left_out, rows_of, run_until_killed, sharded
 from tests.pipeline.shard.test_repeats import without_repeats
 
 SHARDS = ("--num_shards", 3)
@@ -33,7 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         texts.append(" ".join(words) + f" This page has the number {number}. " + FOOTER * (number % 5 > 0))
         if number % 20 == 0:
             texts.append(texts[-1].replace("The", "A", 1))
-    texts += [FOOTER] * 7 + ["Sign up for our letter."] * 3
+    texts += [FOOTER] * 4 + [f"{FOOTER} {FOOTER}"] * 3 + ["Sign up for our letter."] * 3
 
     path = tmp_path_factory.mktemp("pages") / "pages.jsonl"
     path.write_text("".join(json.dumps({"text": text, "source": f"s{i % 2}"}) + "\n" for i, text in enumerate(texts)))
@@ -54,48 +51,32 @@ def reduced(command: Command, pages: Path) -> Path:
     return pages.parent / "reduced" / "text"
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_text_is_what_a_plain_loop_leaves(command: Command, pages: Path, tmp_path: Path, count: int) -> None:
-    sharded(command, pages, tmp_path / "all", *SHARDS)
-    done = command("shard", "--input", pages, "--output", tmp_path / "text", *SHARDS, "--drop_repeats", count)
-    assert done.returncode == 0, done.stderr
-
-    before = [(document, source, list(sentences)) for document, source, sentences in rows_of(tmp_path / "all")]
-    left, dropped, removed = without_repeats(before, count)
-    assert rows_of(tmp_path / "text") == [(document, source, tuple(stays)) for document, source, stays in left]
+def test_the_text_is_what_a_plain_loop_leaves(command: Command, whole: Path, reduced: Path) -> None:
+    before = [(document, source, list(sentences)) for document, source, sentences in rows_of(whole)]
+    left, dropped, removed = without_repeats(before, 3)
+    assert rows_of(reduced) == [(document, source, tuple(stays)) for document, source, stays in left]
     assert removed > 500 and dropped
 
-    manifest = read_manifest(str(tmp_path / "text"), "text")
-    assert left_out(manifest) == {(ONLY_REPEATED, source): number for source, number in dropped.items()}
+    manifest = read_manifest(str(reduced), "text")
+    found = {source: count for (reason, source), count in left_out(manifest).items() if reason == ONLY_REPEATED}
+    assert found == dropped
     assert manifest.statistics["cleaning"] == {REMOVED: removed}
     assert manifest.totals["documents"] == len(left) == sum(manifest.statistics["documents_by_source"].values())
     assert manifest.totals["sentences"] == sum(len(row[2]) for row in left)
-    assert manifest.options == read_manifest(str(tmp_path / "all"), "text").options | {"drop_repeats": count}
+    assert manifest.options == read_manifest(str(whole), "text").options | {"drop_repeats": 3}
 
-    assert f"left out: {dropped.total()} x {ONLY_REPEATED} (" in done.stdout + done.stderr
-    assert f"cleaned: {REMOVED} {removed:,}" in done.stdout + done.stderr
-    shown = command("inspect", tmp_path / "text").stdout
+    shown = command("inspect", reduced).stdout
     assert f"{REMOVED} {removed:,}" in shown and f"{dropped.total()} x {ONLY_REPEATED}" in shown
-    assert command("verify", tmp_path / "text").returncode == 0
+    assert command("verify", reduced).returncode == 0
 
 
 def test_held_out_documents_are_as_without_the_flag(whole: Path, reduced: Path) -> None:
     assert rows_of(both(reduced)[1]) == rows_of(both(whole)[1])
     assert REMOVED not in read_manifest(both(reduced)[1], "text").statistics["cleaning"]
-
-    before = [(document, source, list(sentences)) for document, source, sentences in rows_of(whole)]
-    left, _, removed = without_repeats(before, 3)
-    assert rows_of(reduced) == [(document, source, tuple(stays)) for document, source, stays in left] and removed
-
     for folder, other in (both(reduced), both(reduced)[::-1]):
         manifest, listed = (read_manifest(one, "text") for one in (folder, other))
         documents = manifest.totals["documents"] + sum(entry.count for entry in manifest.ledger)
         assert documents == 325 and listed.options["drop_repeats"] == 3
-
-
-def test_the_number_of_shards_decides_nothing(command: Command, pages: Path, reduced: Path, tmp_path: Path) -> None:
-    sharded(command, pages, tmp_path / "text", "--num_shards", 5, "--holdout", 0.2, "--drop_repeats", 3)
-    assert rows_of(tmp_path / "text") == rows_of(reduced)
 
 
 def test_a_folder_on_an_object_store_has_the_same_shards(command: Command, pages: Path, reduced: Path) -> None:
@@ -104,13 +85,6 @@ def test_a_folder_on_an_object_store_has_the_same_shards(command: Command, pages
     for there, here in zip(both(output), both(reduced), strict=True):
         assert read_manifest(there, "text").shards == read_manifest(here, "text").shards
         assert sorted(storage.names(there)) == sorted(path.name for path in Path(here).iterdir())
-
-
-def test_two_workers_write_the_same_bytes(command: Command, pages: Path, reduced: Path, tmp_path: Path) -> None:
-    """tests/pipeline/test_recorded_jobs.py has the ways of the exchange."""
-    flags = (*SHARDS, "--holdout", 0.2, "--drop_repeats", 3, "--direct_num_workers", 2)
-    sharded(command, pages, tmp_path / "text", *flags)
-    assert bytes_of(tmp_path / "text") == bytes_of(reduced)
 
 
 def test_near_duplicates_are_dropped_before(command: Command, pages: Path, tmp_path: Path) -> None:
@@ -124,34 +98,13 @@ def test_near_duplicates_are_dropped_before(command: Command, pages: Path, tmp_p
     assert rows_of(both(tmp_path / "text")[1]) == rows_of(both(tmp_path / "all" / "text")[1]) and removed
 
 
-KILLED_COMMAND = """
-import os, signal, sys
-from itertools import count
-from pipeline.cli import main
-from pipeline.commit.staging import Staging
-
-keep_shard = Staging.keep_shard
-shards = count(1)
-
-def keep_or_end(*arguments):
-    if next(shards) == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return keep_shard(*arguments)
-
-Staging.keep_shard = keep_or_end
-sys.exit(main(sys.argv[1:]))
-"""
-"""The command in one process, which kills itself once all drafts and one shard are finished."""
-
-
 def test_a_killed_command_is_finished_by_the_next_without_the_first_half(
     command: Command, pages: Path, reduced: Path, tmp_path: Path
 ) -> None:
     output = tmp_path / "text"
     flags = (*SHARDS, "--holdout", 0.2, "--drop_repeats", 3)
     words = ["shard", "--input", pages, "--output", output, *flags, "--direct_num_workers=1"]
-    killed = subprocess.run([sys.executable, "-c", KILLED_COMMAND, *map(str, words)], check=False)
-    assert killed.returncode == -signal.SIGKILL
+    run_until_killed(1, words)
     assert len(list(output.rglob("draft-*.json"))) == 3 and len(list(output.rglob("*.arrow.json"))) == 1
 
     for run in output.rglob("run-*.run"):  # what drafts were made from
@@ -159,16 +112,3 @@ def test_a_killed_command_is_finished_by_the_next_without_the_first_half(
     sharded(command, pages, output, *flags)
     assert bytes_of(output) == bytes_of(reduced)
     assert not list(output.glob("_*"))
-
-
-def test_a_folder_without_the_flag_is_refused_until_overwrite(command: Command, pages: Path, whole: Path) -> None:
-    words = ("shard", "--input", pages, "--output", whole, *SHARDS, "--holdout", 0.2)
-    refused = command(*words, "--drop_repeats", 3)
-    assert refused.returncode == 2 and "--drop_repeats none, and this command has 3" in refused.stderr
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
-def test_a_span_has_a_number_of_sentences(command: Command, pages: Path, tmp_path: Path, value: str) -> None:
-    done = command("shard", "--input", pages, "--output", tmp_path / "text", f"--drop_repeats={value}")
-    assert done.returncode == 2 and f"{value!r} is not a whole number above 0" in done.stderr
-    assert "Traceback" not in done.stderr
