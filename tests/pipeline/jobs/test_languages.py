@@ -13,6 +13,7 @@ from pipeline.shard.detection import model_hash
 from schemas import shards
 from schemas.manifest import Manifest, read_manifest
 from tests.pipeline.shard.test_detection import ARTICLE
+from tests.pipeline.text_rows import text_rows
 
 MANY = ("en", "de", "ja", "th", "ru")
 
@@ -39,12 +40,6 @@ def text(command, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return output
 
 
-def rows_of(folder: Path) -> list[dict]:
-    manifest = read_manifest(str(folder), "text")
-    tables = [shards.decode_text((folder / shard.path).read_bytes(), shard.path) for shard in manifest.shards]
-    return [row for table in tables for row in table.to_pylist()]
-
-
 def ledger_of(manifest: Manifest) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for entry in manifest.ledger:
@@ -53,7 +48,7 @@ def ledger_of(manifest: Manifest) -> dict[str, int]:
 
 
 def test_each_document_has_its_language(text: Path) -> None:
-    rows = rows_of(text)
+    rows = text_rows(text)
     assert {row["source"] for row in rows} == {f"in {code}" for code in MANY}
     assert all(row["source"] == f"in {row['language']}" and 0.5 < row["confidence"] <= 1 for row in rows)
     assert {len(row["sentences"]) for row in rows if row["language"] == "ja"} == {2}, (
@@ -79,19 +74,8 @@ def test_workers_and_the_order_of_files_do_not_show(
     fingerprints = set()
     for output, inputs, number in (("one", ["a"], 1), ("other", ["b2", "b1"], workers)):
         paths = [str(tmp_path / f"{name}.jsonl") for name in inputs]
-        words = (
-            "shard",
-            "--input",
-            *paths,
-            "--output",
-            tmp_path / output,
-            "--language",
-            "auto",
-            "--num_shards",
-            3,
-            *flags,
-        )
-        assert command(*words, "--direct_num_workers", number, "--holdout", 0.2).returncode == 0
+        words = ("shard", "--input", *paths, "--output", tmp_path / output, "--language", "auto", "--num_shards", 3)
+        assert command(*words, *flags, "--direct_num_workers", number, "--holdout", 0.2).returncode == 0
         fingerprints.add(read_manifest(str(tmp_path / output), "text").fingerprint)
         fingerprints.add(read_manifest(f"{tmp_path / output}_heldout", "text").fingerprint)
     assert len(fingerprints) == 2
@@ -113,7 +97,7 @@ def test_rules_judge_the_languages_that_they_fit(command, corpus: Path, tmp_path
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     words = ("shard", "--input", tmp_path / "in.jsonl", "--output", tmp_path / "text", "--language", "auto")
     assert command(*words, "--filters", tmp_path / "rules.toml").returncode == 0
-    assert [row["language"] for row in rows_of(tmp_path / "text")] == ["th"]
+    assert [row["language"] for row in text_rows(tmp_path / "text")] == ["th"]
 
 
 def test_pairs_of_one_language_have_its_documents_alone(command, text: Path, tmp_path: Path) -> None:
@@ -126,7 +110,7 @@ def test_pairs_of_one_language_have_its_documents_alone(command, text: Path, tmp
     assert command(*pairs, "--output", tmp_path / "de", "--languages", "de").returncode == 0
     manifest = read_manifest(str(tmp_path / "de"), "pairs")
     assert ledger_of(manifest) == {"language en": 40, "language ja": 10, "language ru": 10, "language th": 10}
-    german = {row["document"] for row in rows_of(text) if row["language"] == "de"}
+    german = {row["document"] for row in text_rows(text) if row["language"] == "de"}
     schema = shards.pairs_schema(manifest.options["vocabulary_size"])
     tables = [
         shards.decode_table((tmp_path / "de" / one.path).read_bytes(), one.path, schema) for one in manifest.shards

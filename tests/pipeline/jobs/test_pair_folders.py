@@ -16,6 +16,8 @@ from pipeline.pairs.segmenters import SEGMENTERS
 from schemas import shards
 from schemas.manifest import read_manifest
 from schemas.vocabulary import read_vocabulary
+from tests.conftest import made
+from tests.pipeline.text_rows import sentences_of
 
 
 @pytest.mark.parametrize("objective", ["full_sentences", "doc_sentences"])
@@ -24,8 +26,7 @@ def test_rows_of_sentences_with_stored_masks(command, request, text, tmp_path, o
     """One segment, no labels, separators between documents; other libraries open the shards as they are."""
     out, vocab = tmp_path / "pairs", request.getfixturevalue(folder)
     flags = ("--objective", objective, "--max_length", 64, "--static_masks", 2, "--masking", "span", "--dupe_factor", 2)
-    done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
-    assert done.returncode == 0, done.stderr
+    made(command, out, "pairs", "--text", text, "--vocab", vocab, *flags)
     assert command("verify", out).returncode == 0
     found, vocabulary = read_manifest(str(out), "pairs"), read_vocabulary(str(vocab))
     assert found.statistics["labels"] == [0, 0] and found.statistics["masks"]["chosen"] > 0
@@ -48,15 +49,7 @@ def test_rows_of_sentences_with_stored_masks(command, request, text, tmp_path, o
 
 def text_tokens(text: Path, vocab: Path) -> list[int]:
     tokenizer = Tokenizer.from_file(str(vocab / "tokenizer.json"))
-    sentences = [
-        sentence
-        for shard in read_manifest(str(text), "text").shards
-        for row in shards.decode_table((text / shard.path).read_bytes(), shard.path, shards.TEXT_SCHEMA)[
-            "sentences"
-        ].to_pylist()
-        for sentence in row
-    ]
-    return [len(tokenizer.encode(sentence, add_special_tokens=False).ids) for sentence in sentences]
+    return [len(tokenizer.encode(sentence, add_special_tokens=False).ids) for sentence in sentences_of(text)]
 
 
 def test_chinese_words_begin_where_jieba_says(command, tmp_path) -> None:
@@ -159,8 +152,7 @@ def test_a_document_without_a_token_is_left_out(command, vocab, tmp_path, place:
     shard = ("shard", "--input", tmp_path / "in.txt", "--output", text, "--text_layout", "line", "--num_shards", 1)
     assert command(*shard).returncode == 0
     flags = ("--objective", "nsp", "--dupe_factor", 20, "--max_length", 16)
-    done = command("pairs", "--text", text, "--vocab", vocab, "--output", out, *flags)
-    assert done.returncode == 0, done.stderr
+    made(command, out, "pairs", "--text", text, "--vocab", vocab, *flags)
     found = read_manifest(str(out), "pairs")
     assert {entry.reason: entry.count for entry in found.ledger}["document without a token of the vocabulary"] == 20
 
