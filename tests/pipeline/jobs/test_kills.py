@@ -18,6 +18,7 @@ import pytest
 
 from schemas.manifest import NAME
 from tests.forked import Command
+from tests.processes import wait_for
 
 THOROUGH = pytest.mark.thorough
 TIMEOUT = 120
@@ -45,26 +46,19 @@ def start(corpus: Path, output: Path, cwd: Path | None = None, workers: int = 2)
 
 def wait_for_workers(process: subprocess.Popen[str], output: Path) -> list[psutil.Process]:
     """All processes below the command, once the first piece shows that its workers are at work."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
-        if any(output.glob("_unfinished-*/run-*.run")):
-            return psutil.Process(process.pid).children(recursive=True)
-        time.sleep(0.02)
-    raise AssertionError("no piece was written in time")
+    wait_for(lambda: any(output.glob("_unfinished-*/run-*.run")), "no piece was written in time", process)
+    return psutil.Process(process.pid).children(recursive=True)
 
 
 def wait_for_other_workers(process: subprocess.Popen[str], first: list[psutil.Process]) -> list[psutil.Process]:
     """The processes below the command, once all of `first` are gone and as many others have come."""
-    deadline = time.monotonic() + TIMEOUT
-    while time.monotonic() < deadline:
-        assert process.poll() is None, process.communicate()[0]
+
+    def others() -> list[psutil.Process]:
         children = psutil.Process(process.pid).children(recursive=True)
-        others = [child for child in children if child not in first and child.status() != psutil.STATUS_ZOMBIE]
-        if len(others) >= len(first):
-            return others
-        time.sleep(0.02)
-    raise AssertionError("no other worker was started in time")
+        return [child for child in children if child not in first and child.status() != psutil.STATUS_ZOMBIE]
+
+    wait_for(lambda: len(others()) >= len(first), "no other worker was started in time", process)
+    return others()
 
 
 def ended(processes: list[psutil.Process], within: float) -> bool:
@@ -91,44 +85,30 @@ def undisturbed(large_corpus: Path) -> str:
     return finish(large_corpus, large_corpus.parent / "undisturbed")
 
 
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGTERM, pytest.param(signal.SIGINT, marks=THOROUGH), pytest.param(signal.SIGHUP, marks=THOROUGH)],
-    ids=lambda n: n.name,
-)
-def test_a_signal_ends_the_command_and_its_workers(number: signal.Signals, large_corpus: Path, tmp_path: Path) -> None:
-    output = tmp_path / "text"
-    process = start(large_corpus, output)
-    workers = wait_for_workers(process, output)
-
-    process.send_signal(number)
-    told, _ = process.communicate(timeout=TIMEOUT)
-
-    assert process.returncode == 130, told
-    assert "Traceback" not in told
-    assert told.strip().splitlines()[-1].startswith("clozeline: stopped"), told
-    assert ended(workers, within=10)
+SIGNALS = [(signal.SIGTERM, False), (signal.SIGINT, True)]
+SIGNALS_AT_NIGHT = [(signal.SIGINT, False), (signal.SIGHUP, False), (signal.SIGTERM, True), (signal.SIGHUP, True)]
 
 
 @pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=THOROUGH), pytest.param(signal.SIGHUP, marks=THOROUGH)],
-    ids=lambda n: n.name,
+    ("number", "to_group"), [*SIGNALS, *(pytest.param(*case, marks=THOROUGH) for case in SIGNALS_AT_NIGHT)]
 )
-def test_a_signal_to_the_process_group_stops_the_command(
-    number: signal.Signals, large_corpus: Path, tmp_path: Path
+def test_a_signal_ends_the_command_and_its_workers(
+    number: signal.Signals, to_group: bool, large_corpus: Path, tmp_path: Path
 ) -> None:
-    """As a terminal, `timeout`, scancel and systemd send it. `timeout` sends it to the command twice."""
+    """To the process group, as a terminal, scancel and systemd send it; `timeout` sends it to the command twice."""
     output = tmp_path / "text"
     process = start(large_corpus, output)
     workers = wait_for_workers(process, output)
 
     process.send_signal(number)
-    os.killpg(process.pid, number)
+    if to_group:
+        os.killpg(process.pid, number)
     told, _ = process.communicate(timeout=TIMEOUT)
 
     assert process.returncode == 130, told
-    assert told == "clozeline: stopped. Run the same command again to continue; finished pieces are reused.\n"
+    *before, last = told.splitlines()
+    assert last == "clozeline: stopped. Run the same command again to continue; finished pieces are reused."
+    assert "Traceback" not in told and not (before and to_group)
     assert ended(workers, within=10)
     assert [path.name[:12] for path in output.iterdir()] == ["_unfinished-"]
 
@@ -286,10 +266,7 @@ def test_kills_at_any_moment_leave_no_trace_in_the_bytes(
 def wait_for_start_of_workers(process: subprocess.Popen[str]) -> None:
     """Wait until the command has started a worker, which then imports Beam for a second or more."""
     command = psutil.Process(process.pid)
-    deadline = time.monotonic() + TIMEOUT
-    while not command.children(recursive=True):
-        assert process.poll() is None and time.monotonic() < deadline, process.communicate()[0]
-        time.sleep(0.005)
+    wait_for(lambda: command.children(recursive=True), "no worker was started", process)
 
 
 def stopped(process: subprocess.Popen[str], number: signal.Signals) -> str:

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commit import parts as manifest_parts
 from pipeline.commit.staging import Staging
 from pipeline.jobs.pairs import PairsPlan, pair_shards
 from pipeline.jobs.text_folder import TextFolder
 from pipeline.options import PairsJob
-from schemas import manifest as manifests
 from schemas.manifest import PART_ENTRIES, Manifest, read_manifest
 from schemas.shards import shard_name
 from tests.large_folders import many_shards, write_parts
@@ -47,23 +45,6 @@ def test_parts_of_the_text_change_nothing_of_the_pairs(command, text, text_in_pa
     in_parts = make(command, text_in_parts, vocab, tmp_path / "in_parts")
     assert shard_files(tmp_path / "whole") == shard_files(tmp_path / "in_parts")
     assert whole.model_copy(update={"inputs": []}) == in_parts.model_copy(update={"inputs": []})
-
-
-def test_pairs_are_published_in_parts(command, text, vocab, tmp_path, monkeypatch) -> None:
-    whole = make(command, text, vocab, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest_parts, "PART_ENTRIES", 4)
-        patch.setattr(manifests, "PART_ENTRIES", 4)
-        in_parts = make(command, text, vocab, tmp_path / "in_parts")
-        assert [part.count for part in in_parts.parts] == [4, 2]
-
-    assert shard_files(tmp_path / "whole") == shard_files(tmp_path / "in_parts")
-    assert in_parts.shards == whole.shards
-    for name in ("totals", "statistics", "ledger", "options"):
-        assert getattr(in_parts, name) == getattr(whole, name)
-    parts = {part.path for part in in_parts.parts}
-    folder = {path.name for path in (tmp_path / "in_parts").iterdir()}
-    assert folder == parts | {path.name for path in (tmp_path / "whole").iterdir()}
 
 
 def plan_of(text: Path, manifest: Manifest, passes: int = 1) -> PairsPlan:
