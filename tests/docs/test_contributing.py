@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import ROOT, blocks
+from tests.processes import ran
 
 PAGE = "CONTRIBUTING.md"
 
@@ -39,15 +40,7 @@ def shell(folder: Path, script: str) -> str:
     """Run lines of shell as in an activated environment. Each must succeed. Returns what they print."""
     author = {f"GIT_{role}_{key}": "c@example.com" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     variables = {"PATH": f"{folder / '.venv/bin'}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}
-    done = subprocess.run(
-        ["bash", "-euxc", script],
-        cwd=folder,
-        env=os.environ | author | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    done = ran(["bash", "-euxc", script], timeout=300, cwd=folder, env=os.environ | author | variables)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.readers.warc import host_of
-from tests.conftest import Command
+from tests.conftest import Command, made, rows
 from tests.pipeline.readers.web_files import members, paragraphs, wet
 from tests.pipeline.test_card import Tags
 
@@ -69,9 +69,8 @@ def test_a_job_counts_as_a_plain_loop_does(
     monkeypatch.setattr("pipeline.shard.run_buffer.RUN_HOSTS", 12)
     crawled = write_crawl(tmp_path / "crawl")
 
-    done = command("shard", "--input", crawled, "--output", tmp_path / "text", "--dedup", "exact", *flags)
-    assert done.returncode == 0, done.stderr
-    assert domains(tmp_path / "text") == expected()
+    text = made(command, tmp_path / "text", "shard", "--input", crawled, "--dedup", "exact", *flags)
+    assert domains(text) == expected()
 
 
 def test_both_cards_and_inspect_show_the_domains(command: Command, tmp_path: Path) -> None:
@@ -81,16 +80,11 @@ def test_both_cards_and_inspect_show_the_domains(command: Command, tmp_path: Pat
         for path in sorted(crawled.iterdir()):
             archive.write(path, path.name)
 
-    text, vocab, pairs = tmp_path / "text", tmp_path / "vocab", tmp_path / "pairs"
-    done = command("shard", "--input", tmp_path / "crawl.zip", "--output", text, "--holdout", 0.2)
-    assert done.returncode == 0, done.stderr
+    text = made(command, tmp_path / "text", "shard", "--input", tmp_path / "crawl.zip", "--holdout", 0.2)
     found = expected()
     assert domains(text) == found and domains(tmp_path / "text_heldout") is None
-    made = command("vocab", "--text", text, "--output", vocab, "--model", "wordpiece", "--size", 200)
-    assert made.returncode == 0, made.stderr
-    flags = ("--vocab", vocab, "--objective", "nsp", "--max_length", 64)
-    made = command("pairs", "--text", text, "--output", pairs, *flags)
-    assert made.returncode == 0, made.stderr
+    vocab = made(command, tmp_path / "vocab", "vocab", "--text", text, "--model", "wordpiece", "--size", 200)
+    pairs = rows(command, "pairs", text, vocab, "nsp", max_length=64)
 
     largest, count = found["largest"][0]
     others = found["documents"] - sum(count for _, count in found["largest"])
@@ -116,11 +110,10 @@ def test_input_without_urls_has_no_domains(command: Command, tmp_path: Path) -> 
     (tmp_path / "in/a.txt").write_text("\n\n".join(f"See http://x{number}.org/ there." for number in range(20)))
     (tmp_path / "in/b.jsonl").write_text(json.dumps({"text": "A page.", "url": "http://x.org/"}))
     (tmp_path / "in/c.wet").write_bytes(wet("A text without a host.", "urn:uuid:1"))
-    done = command("shard", "--input", tmp_path / "in", "--output", tmp_path / "text")
-    assert done.returncode == 0, done.stderr
-    assert domains(tmp_path / "text") is None
-    assert "Domains" not in (tmp_path / "text/card.html").read_text()
-    assert "domains" not in command("inspect", tmp_path / "text").stdout
+    text = made(command, tmp_path / "text", "shard", "--input", tmp_path / "in")
+    assert domains(text) is None
+    assert "Domains" not in (text / "card.html").read_text()
+    assert "domains" not in command("inspect", text).stdout
 
 
 @pytest.mark.parametrize(

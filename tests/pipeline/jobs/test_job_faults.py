@@ -74,12 +74,7 @@ ENGINES = {
         "no executable file /nowhere/java. Install a Java runtime",
     ),
     "endpoint-that-is-not-there": (
-        [
-            "--runner=PortableRunner",
-            "--job_endpoint=localhost:9",
-            "--environment_type=LOOPBACK",
-            "--job_server_timeout=2",
-        ],
+        ["--runner=portable", "--job_endpoint=localhost:9", "--environment_type=LOOPBACK", "--job_server_timeout=2"],
         "--job_endpoint",
     ),
 }
@@ -196,14 +191,8 @@ def test_a_submission_that_is_not_waited_for_says_that_the_job_may_still_run(int
 
 def test_a_worker_that_is_started_by_hand_says_so() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLOZELINE_LAUNCHER"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.beam.local"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    words = [sys.executable, "-m", "pipeline.beam.local"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
     ends(done, 2, "clozeline shard")
 
 
@@ -214,7 +203,6 @@ def test_a_move_of_a_file_that_is_gone_is_a_storage_error(tmp_path) -> None:
 
 DAMAGED = {
     "dropout-is-text": lambda content: content["model"].update(dropout="much"),
-    "dropout-is-a-list": lambda content: content["model"].update(dropout=[1]),
     "dropout-above-one": lambda content: content["model"].update(dropout=7.5),
     "normalizer-of-unknown-type": lambda content: content.update(normalizer={"type": "Nothing"}),
     "model-field-of-wrong-type": lambda content: content["model"].update(continuing_subword_prefix=[3]),

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from pipeline.readers import inputs
 from schemas.manifest import read_manifest
 from tests.forked import Command
 from tests.object_store import KEYS, ObjectStore
+from tests.processes import wait_for
 
 
 @pytest.fixture
@@ -108,11 +108,7 @@ def start_pairs(store: ObjectStore, text: Path, vocab: Path, *flags: object) -> 
 def kill_in_the_middle(process: subprocess.Popen[str], store: ObjectStore, uploads: int) -> None:
     """SIGKILL once so many shards have been uploaded."""
     before = store.count("pairs/pairs-", "PUT")
-    deadline = time.monotonic() + 120
-    while store.count("pairs/pairs-", "PUT") < before + uploads:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: store.count("pairs/pairs-", "PUT") >= before + uploads, "too few shards", process, seconds=120)
     process.kill()
     process.communicate()
 

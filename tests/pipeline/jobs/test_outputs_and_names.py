@@ -11,6 +11,7 @@ import pytest
 
 from pipeline.readers.listing import matching_files
 from schemas.manifest import read_manifest
+from tests.conftest import made
 
 DOCUMENTS = "".join(json.dumps({"text": f"The cat saw dog {i}. It ran away."}) + "\n" for i in range(12))
 
@@ -80,8 +81,7 @@ NAMES = {
 def test_any_name_of_an_input_is_taken_literally(command, tmp_path, name: str) -> None:
     (tmp_path / name).write_text(DOCUMENTS)
     (tmp_path / "com").write_text('{"text": "Another file. It is not meant."}\n')
-    done = command("shard", "--input", tmp_path / name, "--output", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    made(command, tmp_path / "out", "shard", "--input", tmp_path / name)
     found = read_manifest(str(tmp_path / "out"), "text")
     assert found.totals["documents"] == 12
     assert len(found.inputs) == 1 and found.inputs[0].path.endswith(".jsonl")
@@ -91,8 +91,7 @@ def test_a_pattern_over_odd_names_and_a_list_of_them(command, tmp_path) -> None:
     for number, name in enumerate(NAMES.values()):
         (tmp_path / name).write_text(json.dumps({"text": f"Document {number}. It is short."}) + "\n")
     (tmp_path / "bad.jsonl").write_text("{\n")
-    everything = command("shard", "--input", f"{tmp_path}/*", "--output", tmp_path / "out", "--max_bad_ratio", 0.5)
-    assert everything.returncode == 0, everything.stderr
+    made(command, tmp_path / "out", "shard", "--input", f"{tmp_path}/*", "--max_bad_ratio", 0.5)
     assert read_manifest(str(tmp_path / "out"), "text").totals["documents"] == len(NAMES)
     assert command("verify", tmp_path / "out").returncode == 0
 

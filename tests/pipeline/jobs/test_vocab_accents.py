@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.conftest import made
+
 TEXTS = {
     "hi": "\u0915\u0940 \u0915\u0947 \u0915\u094b \u092a\u0939\u093e\u0921\u093c \u0938\u0947. ",
     "ko": "\uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\ub2e4. ",
@@ -19,15 +21,13 @@ TEXTS = {
 def texts(command, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Text folders by language, and `wrong`, which is Hindi said to be English."""
     folder = tmp_path_factory.mktemp("accents")
-    made = {}
+    found = {}
     for name, language in [*zip(TEXTS, TEXTS, strict=True), ("wrong", "hi")]:
         source = folder / f"{name}.jsonl"
         source.write_text("".join(json.dumps({"text": f"{i} {TEXTS[language]}" * 9}) + "\n" for i in range(6)))
-        made[name] = folder / name
         code = "en" if name == "wrong" else language
-        done = command("shard", "--input", source, "--output", made[name], "--language", code)
-        assert done.returncode == 0, done.stderr
-    return made
+        found[name] = made(command, folder / name, "shard", "--input", source, "--language", code)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_accents_are_kept_where_they_are_letters_or_their_loss_is_told(
 
 def test_counts_know_the_language_of_their_text(command, texts: dict[str, Path], tmp_path: Path) -> None:
     """The default and the warning are the same from counts alone."""
-    made = ("--model", "wordpiece", "--size", 200, "--counts", tmp_path / "counts")
-    first = command("vocab", "--text", texts["hi"], "--output", tmp_path / "a", *made)
-    second = command("vocab", "--output", tmp_path / "b", *made)
-    forced = command("vocab", "--output", tmp_path / "c", *made, "--lowercase")
+    words = ("--model", "wordpiece", "--size", 200, "--counts", tmp_path / "counts")
+    first = command("vocab", "--text", texts["hi"], "--output", tmp_path / "a", *words)
+    second = command("vocab", "--output", tmp_path / "b", *words)
+    forced = command("vocab", "--output", tmp_path / "c", *words, "--lowercase")
     assert [done.returncode for done in (first, second, forced)] == [0, 0, 0], forced.stderr
     assert "Hindi (hi)" in second.stderr and "Give --no_lowercase" in forced.stderr
     assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
