@@ -11,15 +11,8 @@ from pipeline.beam.remote import explain
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
 
-NAMES = {
-    "flink": "FlinkRunner",
-    "FLINKRUNNER": "FlinkRunner",
-    "Spark": "SparkRunner",
-    "prismRunner": "PrismRunner",
-    "dataflow": "DataflowRunner",
-    "fnapi": "FnApiRunner",
-    "some.module.Runner": "some.module.Runner",
-}
+NAMES = {"flink": "FlinkRunner", "FLINKRUNNER": "FlinkRunner", "Spark": "SparkRunner", "prismRunner": "PrismRunner"}
+NAMES |= {"dataflow": "DataflowRunner", "fnapi": "FnApiRunner", "some.module.Runner": "some.module.Runner"}
 
 
 @pytest.mark.parametrize(("written", "expected"), NAMES.items())

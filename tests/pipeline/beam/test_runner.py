@@ -132,8 +132,7 @@ def one_worker(command, corpora, tmp_path_factory: pytest.TempPathFactory) -> tu
 
 
 @pytest.mark.parametrize(
-    ("runner", "order"),
-    [("4 threads", "reversed"), ("job service", "reversed"), ("Prism", "shuffled")],
+    ("runner", "order"), [("4 threads", "reversed"), ("job service", "reversed"), ("Prism", "shuffled")]
 )
 def test_every_runner_and_order_gives_the_golden_bytes(
     command, request: pytest.FixtureRequest, corpora, one_worker, tmp_path: Path, runner: str, order: str

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from schemas.manifest import FolderKind, read_manifest
 from tests.pipeline.engines.conftest import Flink
+from tests.processes import wait_for
 
 SECONDS = 120
 """After which a job counts as hung, on a busy machine too."""
@@ -50,18 +50,10 @@ def pairs(text: Path, vocab: Path, output: Path) -> list[str]:
 
 def run_and_disturb(arguments: list[str], output: Path, piece: str, disturb: Callable[[], None]) -> str:
     """Run a command and call `disturb` once a first piece is finished. Returns what it printed on stderr."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pipeline", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + SECONDS
-        while not list(output.glob(f"_unfinished-*/{piece}")):
-            assert process.poll() is None and time.monotonic() < deadline, "no piece was written"
-            time.sleep(0.02)
-
+        wait_for(lambda: list(output.glob(f"_unfinished-*/{piece}")), "no piece was written", process, seconds=SECONDS)
         disturb()
         _, shown = process.communicate(timeout=SECONDS)
     finally:
@@ -143,10 +135,7 @@ def test_a_job_that_is_stopped_while_flink_gets_it_ends_before_its_folder_is_fre
         assert "of FlinkRunner was asked to end, has not ended yet and may still run" in told, told
         refused = subprocess.run(job, capture_output=True, text=True, timeout=SECONDS, check=False)
         assert refused.returncode == 2 and "may still run on its engine" in refused.stderr, refused.stderr
-        deadline = time.monotonic() + 3 * SECONDS
-        while list(output.glob("_lease-*")):
-            assert time.monotonic() < deadline, "the job does not end itself"
-            time.sleep(0.5)
+        wait_for(lambda: not list(output.glob("_lease-*")), "the job does not end itself", seconds=3 * SECONDS)
 
     assert not list(output.glob("_lease-*")) and not (output / "manifest.json").exists()
     done = subprocess.run(job, capture_output=True, text=True, timeout=3 * SECONDS, check=False)
