@@ -256,3 +256,11 @@ def test_the_page_of_sizes_has_what_is_decided_for_a_time(row: list[str]) -> Non
 def tokens_of_step(sections: Sections) -> int:
     recipe = load_recipe(sections["train"]["config"].value, [])
     return recipe.batch.global_batch * sections["pairs"]["max_length"].value
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hours", "recipe"),
+    [(0, 0.17, "cpu_minutes"), (0, 1, "cpu_hour"), (0, 8, "cpu_night"), (1, 0.2, "gpu_minutes"), (8, 24, "gpu_day")],
+)
+def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
+    assert decide("corpus", look_at(50), gpus, hours, None)["train"]["config"].value == recipe

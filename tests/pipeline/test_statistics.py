@@ -338,7 +338,7 @@ def test_the_plan_bounds_what_is_read_and_counted(num_shards: int, tokens: int) 
 
 
 def test_partitions_of_the_default_window_stay() -> None:
-    """They are part of what a folder is plan from: another number would drop other rare pairs."""
+    """They are part of what a folder is made from: another number would drop other rare pairs."""
     sizes = {1: 1, 4 * MILLION: 1, 9 * MILLION: 2, 13 * MILLION: 4, 100 * MILLION: 32, 256 * MILLION: 64}
     assert {tokens: plan_of(64, 10**12, tokens).partitions for tokens in sizes} == sizes
 

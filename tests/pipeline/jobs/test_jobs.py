@@ -171,6 +171,7 @@ def test_a_killed_job_run_again_ends_with_the_same_bytes(command, corpus, text, 
         ("shard --input {corpus} {out} --drop_repeats=1.5", 2, "'1.5' is not a whole number above 0"),
         ("shard --input {corpus} {out} --direct_num_worker=3", 2, "Did you mean --direct_num_workers?"),
         ("shard --input {corpus} {out} --max_bad_ratio 2", 2, "'2' is not a number from 0 to 1"),
+        ("shard --input {corpus} {out} --max_bad_ratio nan", 2, "'nan' is not a number from 0 to 1"),
         ("shard --input {corpus} {out} --dedup all", 2, "invalid choice: 'all'"),
         ("shard --input {corpus} --output {pairs}", 2, "holds finished pairs; text needs a separate folder"),
         ("vocab --text {tmp}/none {out} --model wordpiece --size 99", 3, "holds no finished text"),
@@ -285,3 +286,16 @@ def test_a_changed_shard_ends_verify_and_the_next_job_with_its_name(command, tex
     ):
         done = command(*arguments)
         assert done.returncode == 3 and shard.name in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_failed_overwrite_loses_nothing(run, corpus, tmp_path) -> None:
+    out, bad = tmp_path / "text", tmp_path / "bad.jsonl"
+    bad.write_text("{\n" * 9)
+    made = ("python", "-m", "pipeline", "shard", "--output", out, "--overwrite")
+    assert run(*made, "--input", corpus).returncode == 0
+    before = hashes(out)
+    failed = run(*made, "--input", bad)
+    assert failed.returncode == 3
+    assert "100.00% of the records are bad" in failed.stderr and "Traceback" not in failed.stderr
+    assert {name: digest for name, digest in hashes(out).items() if not name.startswith("_")} == before
+    assert run("python", "-m", "pipeline", "verify", out).returncode == 0

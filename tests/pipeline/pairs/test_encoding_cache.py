@@ -112,14 +112,6 @@ def test_a_token_has_the_mark_of_its_first_character(lots: list[list[str]], most
             assert list(zip(encoded.ids_T.tolist(), encoded.marks_T.tolist(), strict=True)) == expected
 
 
-def held(cache: EncodingCache) -> list[str]:
-    """Which of the strings of the next test a cache holds."""
-    candidates = [" a", " b", "a", "ab", "b", "c"]
-    found = [string for string in candidates if cache.find(pa.array([string]))[0] != MISSING]
-    assert len(found) == len(cache)
-    return found
-
-
 def test_a_cache_of_long_pieces_is_cleared_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoding, "MAX_CACHED_BYTES", 100)
     encoder = Encoder(small_tokenizer("wordpiece"), "wordpiece")

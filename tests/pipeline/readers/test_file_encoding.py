@@ -30,6 +30,7 @@ FILES = [
     ("f.txt", CHINESE, "gb18030"),
     ("g.txt", JAPANESE, "euc_jp"),
     ("h.txt.gz", KOREAN, "utf-16"),
+    ("j.txt", RUSSIAN, "utf-16-be"),
     ("i.csv", "text;n\n" + FRENCH.replace("\n", ";1\n"), "mac-roman"),
 ]
 LAST_LINES = ("Une année déjà passée.\n", "Прошёл ещё один год.\n")  # of the members of a zip file

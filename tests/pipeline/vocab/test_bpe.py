@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipeline.vocab import bpe, symbol_array
 from pipeline.vocab.bpe import MAX_PAIRS, BPETrainer, Join, join_bytes, join_wordpieces
 from pipeline.vocab.cut_words import library_cutter
-from pipeline.vocab.symbol_array import WordSymbols
+from pipeline.vocab.symbol_array import WordSymbols, positions_by_symbol
 
 
 def replace_pair(word: list[str], pair: tuple[str, str], new: str) -> list[str]:
@@ -61,12 +61,9 @@ WORDS = st.dictionaries(st.text("abc", min_size=1, max_size=9), st.integers(1, 9
     size=st.integers(3, 30),
     max_pairs=st.sampled_from([2, 4, 16, MAX_PAIRS]),
     few=st.sampled_from([-1, 0, 2, 48]),
-    sorted_at_once=st.sampled_from([1, 7, 1 << 20]),
 )
 @settings(max_examples=400)
-def test_equals_the_plain_algorithm(
-    join: Join, words: dict[str, int], size: int, max_pairs: int, few: int, sorted_at_once: int
-) -> None:
+def test_equals_the_plain_algorithm(join: Join, words: dict[str, int], size: int, max_pairs: int, few: int) -> None:
     """However few pairs are kept, however often they are counted again, and in a loop or by array operations."""
     mark = "##" if join is join_wordpieces else ""
     split: dict[tuple[str, ...], int] = {
@@ -75,7 +72,6 @@ def test_equals_the_plain_algorithm(
     trainer = trainer_of(split, join, max_pairs)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(symbol_array, "FEW", few)
-        patch.setattr(symbol_array, "POSITIONS_AT_ONCE", sorted_at_once)
         patch.setattr(bpe, "FEW", few)
         trainer.train(size, 1)
     assert (trainer.merges, trainer.tokens) == naive_merges(split, size, join)
@@ -128,3 +124,22 @@ def test_symbols_with_large_ids_are_merged() -> None:
 
     assert trainer.merges == [("<4096>", "<4>"), ("<4999>", "<3>"), ("<3>", "<4096>")]
     assert trainer.tokens[5_000:] == ["<4096><4>", "<4999><3>", "<3><4096>"]
+
+
+@pytest.mark.parametrize(
+    ("symbols", "at_once"),
+    [(1, 1), (3, 2), (255, 7), (256, 7), (257, 7), (300, 1 << 20), (70_000, 11), (70_000, 1 << 20)],
+)
+def test_the_positions_of_each_symbol(monkeypatch: pytest.MonkeyPatch, symbols: int, at_once: int) -> None:
+    """However many positions are sorted at once and however many bits the symbols need."""
+    monkeypatch.setattr(symbol_array, "POSITIONS_AT_ONCE", at_once)
+    some = sorted({0, symbols // 2, symbols - 1})
+    symbol_P = np.random.default_rng(0).choice([*some, -1, -2], 20).astype(np.int32)
+
+    positions = positions_by_symbol(symbol_P, symbols)
+
+    assert len(positions) == symbols
+    for symbol in some:
+        assert positions[symbol].tolist() == np.flatnonzero(symbol_P == symbol).tolist()
+        assert positions[symbol].dtype == np.int32
+    assert sum(len(position) for position in positions) == (symbol_P >= 0).sum()
