@@ -87,7 +87,7 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
     extra: the extra that the program needs.
     """
     _open_closed_streams()
-    if _working_directory() is None:
+    if _working_directory() is None:  # torch's libraries do not start there
         return _refuse("the working directory was deleted. Leave it.")
     if sys.flags.optimize > 1:
         return _refuse("Python removes docstrings (PYTHONOPTIMIZE, or -OO), without which Beam does not start.")

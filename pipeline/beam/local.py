@@ -39,6 +39,7 @@ ATTEMPT = "CLOZELINE_ATTEMPT"
 """Environment variable that gives a worker the path of a file that exists as long as the worker's attempt runs."""
 
 CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt; two system calls
+REACH_SECONDS = 60.0  # how long a worker tries to reach its launcher, for which Beam would wait forever
 REPARENTED_SECONDS = 1.0  # how long a worker that met an error waits to see whether its launcher is gone
 STOP_SECONDS = 0.5  # how long after a worker is lost the stop signal that ended it may take to arrive
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
@@ -225,6 +226,7 @@ def main() -> None:
     threading.excepthook = _report_thread_error
     logging.getLogger().addHandler(logging.NullHandler())  # until Beam's handler takes the log to the launcher
     internals.import_beam()
+    _reach_launcher()
     internals.run_worker(sys.argv)
 
     # All results have been sent. Tearing down the interpreter would keep the user waiting for half a second.
@@ -237,6 +239,23 @@ def _end_with_launcher() -> None:
     while os.getppid() == launcher and os.path.exists(os.environ[ATTEMPT]):
         time.sleep(CHECK_SECONDS)
     os._exit(1)
+
+
+def _reach_launcher() -> None:
+    """End the process with a message if the launcher does not answer."""
+    import grpc
+
+    address = os.environ["CONTROL_API_SERVICE_DESCRIPTOR"].split('"')[1]  # url: "localhost:40123"
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=REACH_SECONDS)
+        except grpc.FutureTimeoutError:
+            print(
+                f"clozeline: a worker cannot reach its launcher at {address}. Look whether this machine can connect to "
+                "itself: at its loopback interface, a firewall, a proxy.",
+                file=sys.stderr,
+            )
+            raise SystemExit(ClozelineError.exit_code) from None
 
 
 def _end_if_orphaned() -> None:

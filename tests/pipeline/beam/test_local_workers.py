@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.beam import local
 from pipeline.beam.internals import WORKER_THREADS
 from pipeline.beam.local import WorkerLostError, supervised
 from pipeline.commit.failures import carried
@@ -72,3 +73,11 @@ def test_hosts_that_a_user_reaches_without_a_proxy_stay() -> None:
     assert set_in_environment(environment)
     assert environment["no_grpc_proxy"] == "intranet,localhost,127.0.0.1" and environment["no_proxy"] == "intranet"
     assert not set_in_environment(environment)
+
+
+def test_a_worker_that_cannot_reach_its_launcher_says_so(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setenv("CONTROL_API_SERVICE_DESCRIPTOR", 'url: "localhost:9"')  # nothing listens
+    monkeypatch.setattr(local, "REACH_SECONDS", 0.5)
+    with pytest.raises(SystemExit):
+        local._reach_launcher()
+    assert "cannot reach its launcher at localhost:9" in capsys.readouterr().err
