@@ -26,6 +26,7 @@ import torch.distributed as dist
 from trainer.checkpoint.snapshot import HostMemory, Snapshot, copied_bytes
 from trainer.distributed.collectives import collectives_over, run_on_all_ranks
 from trainer.distributed.process_group import open_host_group
+from trainer.distributed.watchdog import working_in_background
 from trainer.logs import EVERY_RANK, logger
 
 NO_LIMIT = timedelta(days=365).total_seconds()
@@ -73,7 +74,7 @@ class BackgroundSaves:
     def start(self, place: str, save: Callable[[], None]) -> None:
         """Call `save` in a new thread, with its collective calls in the separate group. Call `wait` first.
 
-        place: how the log describes what the thread does, such as "saving step 7".
+        place: how the watchdog describes what the thread does, such as "saving step 7".
         """
         assert self._thread is None, "one save at a time"
         self._thread = Thread(target=self._work, args=(place, save), name="checkpoint", daemon=True)
@@ -129,7 +130,7 @@ class BackgroundSaves:
     def _work(self, place: str, save: Callable[[], None]) -> None:
         """Save. Keep an error for `wait`, where the main thread raises it."""
         try:
-            with collectives_over(self._group):
+            with working_in_background(place), collectives_over(self._group):
                 save()
         except BaseException as error:
             # Logged at once, because `wait` may come much later, or never if the other ranks hang in this save.

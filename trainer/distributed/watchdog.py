@@ -18,10 +18,11 @@ The judge thread ends its process, and the launcher then ends the other ranks,
 - when this rank has not advanced for FEW_BEATS, and another rank or the store has been silent for half a minute, or for
   a tenth of `engine.timeout_seconds` if that is longer, and at most for `engine.timeout_seconds`: it has died or was
   stopped;
-- when no rank has advanced for `engine.timeout_seconds`.
+- when no rank has advanced for `engine.timeout_seconds`;
+- when a thread of this rank works in the background, as a save does while training continues, and that work has not
+  advanced on any rank for `engine.timeout_seconds`.
 
-So a rank that waits while another one hashes or copies a checkpoint is left alone as long as that one advances. A save
-in the background that is stuck is found when the next one waits for it.
+So a rank that waits while another one hashes or copies a checkpoint is left alone as long as that one advances.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ import json
 import os
 import socket
 import sys
-from threading import Event, Thread
+from collections.abc import Iterator
+from threading import Event, Thread, local
 from time import monotonic
 from typing import Any, NoReturn
 
@@ -50,6 +52,8 @@ HEARTBEAT_TIMEOUT = 30.0
 
 _active: list[Watchdog] = []
 
+_this_thread = local()
+
 
 class RankLostError(ClozelineError):
     """A rank has died or does not respond, so the others cannot continue."""
@@ -59,8 +63,53 @@ class RankLostError(ClozelineError):
 
 def progress() -> None:
     """Report that long work, such as writing or hashing, has advanced. Does nothing if no watchdog is running."""
+    works_in_background = getattr(_this_thread, "works_in_background", False)
     for watchdog in _active:
         watchdog.progress()
+        if works_in_background:
+            watchdog.background.advances += 1
+
+
+@contextlib.contextmanager
+def working_in_background(place: str) -> Iterator[None]:
+    """Let the watchdog see whether this thread's work advances. place: what it does, as in "saving step 7"."""
+    _this_thread.works_in_background = True
+    for watchdog in _active:
+        watchdog.background.begin(place)
+    try:
+        yield
+    finally:
+        _this_thread.works_in_background = False
+        for watchdog in _active:
+            watchdog.background.place = ""
+
+
+class Work:
+    """What a thread of this rank does, and for how many seconds it has not advanced: on this rank, and on any.
+
+    The working thread writes `place`, which is empty while there is no work, and `advances`. The judge thread writes
+    the rest.
+    """
+
+    def __init__(self, place: str = ""):
+        self.place = place
+        self.advances = 0
+        self.idle_here = 0.0
+        self.idle_everywhere = 0.0
+        self._judged_advances = 0
+
+    def begin(self, place: str) -> None:
+        """Set what is being done."""
+        self.advances += 1
+        self.place = place
+
+    def pass_time(self, seconds: float) -> None:
+        """Let `seconds` pass, and note whether this rank's work has advanced in that time or there is none."""
+        self.idle_here += seconds
+        self.idle_everywhere += seconds
+        if not self.place or self.advances != self._judged_advances:
+            self._judged_advances = self.advances
+            self.idle_here = self.idle_everywhere = 0.0
 
 
 class Watchdog:
@@ -73,8 +122,8 @@ class Watchdog:
         self._timeout = timeout
 
         # Written by the working threads.
-        self._place = "starting"
-        self._advances = 0
+        self._main = Work("starting")
+        self.background = Work()
         self._left = False
         self._closed = Event()
 
@@ -86,11 +135,7 @@ class Watchdog:
         self._latest: list[dict[str, Any]] = [{} for _ in range(world_size)]
         self._reads = 0
 
-        # Written by the judge thread: for how many seconds this rank and all ranks have not advanced, each rank's last
-        # message, and seconds without a sign of life.
-        self._idle_here = 0.0
-        self._idle_everywhere = 0.0
-        self._judged_advances = 0
+        # Written by the judge thread: each rank's last message, and seconds without a sign of life.
         self._messages: list[dict[str, Any]] = [{} for _ in range(world_size)]
         self._silence = [0.0] * world_size
         self._silence_of_store = 0.0
@@ -108,13 +153,12 @@ class Watchdog:
 
         A terminal shows it, too.
         """
-        self._advances += 1
-        self._place = place
+        self._main.begin(place)
         show_place(place)
 
     def progress(self) -> None:
         """Report that this rank has advanced within the current place."""
-        self._advances += 1
+        self._main.advances += 1
 
     def close(self, left: bool = True) -> None:
         """Stop both threads. Returns within a few seconds, even if the store does not answer.
@@ -175,8 +219,10 @@ class Watchdog:
     def _message(self) -> dict[str, Any]:
         return {
             "beat": self._beats,
-            "place": self._place,
-            "advances": self._advances,
+            "place": self._main.place,
+            "advances": self._main.advances,
+            "background": self.background.place,
+            "background_advances": self.background.advances,
             "process": os.getpid(),
             "host": socket.gethostname(),
         }
@@ -213,14 +259,11 @@ class Watchdog:
             self._judge()
 
     def _pass_time(self, seconds: float) -> None:
-        """Let `seconds` pass without a sign of life from the other ranks, and note whether this one has advanced."""
+        """Let `seconds` pass without a sign of life from the other ranks."""
         self._silence_of_store += seconds
         self._silence = [silence + seconds for silence in self._silence]
-        self._idle_here += seconds
-        self._idle_everywhere += seconds
-        if self._advances != self._judged_advances:
-            self._judged_advances = self._advances
-            self._idle_here = self._idle_everywhere = 0.0
+        self._main.pass_time(seconds)
+        self.background.pass_time(seconds)
 
     def _note_messages(self, messages: list[dict[str, Any]]) -> None:
         """Note which ranks sent a heartbeat since the last read, and which of them advanced."""
@@ -231,18 +274,23 @@ class Watchdog:
                 continue
             self._silence[rank] = 0.0
             if message.get("advances") != before.get("advances"):
-                self._idle_everywhere = 0.0
+                self._main.idle_everywhere = 0.0
+            if message.get("background_advances") != before.get("background_advances"):
+                self.background.idle_everywhere = 0.0
         self._messages = messages
 
     def _judge(self) -> None:
         """End the process if a rank that this one waits for is dead, or if no rank advances."""
         few_beats = FEW_BEATS * BEAT
         dead = self._silent_for(silence_limit(self._timeout))
-        if dead and self._idle_here > few_beats:
-            self._end(f"waiting for {self._idle_here:.0f} s in {self._place}", dead)
-        if self._idle_everywhere > self._timeout:
-            silent = self._silent_for(min(few_beats, self._timeout))
-            self._end(f"nothing has happened for {self._timeout:g} s in {self._place}", silent)
+        if dead and self._main.idle_here > few_beats:
+            self._end(f"waiting for {self._main.idle_here:.0f} s in {self._main.place}", dead)
+
+        places = {self._main: self._main.place, self.background: f"the background: {self.background.place}"}
+        for work, place in places.items():
+            if work.place and work.idle_everywhere > self._timeout:
+                silent = self._silent_for(min(few_beats, self._timeout))
+                self._end(f"nothing has happened for {self._timeout:g} s in {place}", silent)
 
     def _silent_for(self, seconds: float) -> list[str]:
         """Describe each other rank that has sent no heartbeat for longer than `seconds` and has not left."""
@@ -302,7 +350,8 @@ def describe(rank: int, message: dict[str, Any]) -> str:
     """Return a readable description of a rank and of where it was according to its last message."""
     if not message:
         return f"rank {rank} (never reported)"
-    return f"rank {rank} (process {message['process']} on {message['host']}, last seen in {message['place']})"
+    work = f" and {message['background']} in the background" if message["background"] else ""
+    return f"rank {rank} (process {message['process']} on {message['host']}, last seen in {message['place']}{work})"
 
 
 def describe_store() -> str:

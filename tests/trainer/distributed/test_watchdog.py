@@ -101,6 +101,38 @@ def test_progress_reaches_the_watchdog_of_the_process(start) -> None:
     assert [end for end in ends if "nothing has happened" in end] == []
 
 
+def test_a_save_in_the_background_that_is_stuck_is_found_while_training_advances(start) -> None:
+    first, ends = start(0)
+    second, _ = start(1)
+    first.background.begin("saving step 4")
+    second.background.begin("saving step 4")
+    for _ in range(50):  # twice the timeout; rank 1's disk is slow
+        time.sleep(BEAT)
+        first.at("step 5, computing")
+        second.at("step 5, computing")
+        second.background.advances += 1
+    assert ends == []
+
+    end = time.monotonic() + 30
+    while not ends and time.monotonic() < end:
+        time.sleep(BEAT)
+        first.at("step 6, computing")
+        second.at("step 6, computing")
+    assert "nothing has happened for" in ends[0] and "saving step 4: all live" in ends[0]
+
+
+def test_a_save_that_has_ended_is_not_missed(start) -> None:
+    first, ends = start(0)
+    second, _ = start(1)
+    first.background.begin("saving step 4")
+    first.background.place = ""
+    for _ in range(60):
+        time.sleep(BEAT)
+        first.progress()
+        second.progress()
+    assert ends == []
+
+
 def test_a_rank_that_falls_silent_is_named_while_another_waits(start) -> None:
     first, ends = start(0)
     first.at("step 7, counting")
