@@ -32,6 +32,9 @@ PAGE = "report.html"
 REFRESH = 5
 """Seconds between two looks at the metrics, and after which a browser reads the page again."""
 
+BEGINS_WITHIN = 120
+"""Seconds that --watch waits for the first step of a run: it has no metrics while torch and the data are loaded."""
+
 OURS = b'<p class="brand">Clozeline run'
 """What every page of this command holds, so that no other file is replaced."""
 
@@ -74,11 +77,7 @@ def _report(options: argparse.Namespace) -> None:
     if repeated is not None:
         raise UsageError(f"{storage.printable(repeated)} is given twice. Give each run once.")
     for run in runs:
-        try:
-            check_run(run)
-        except NothingLoggedError:
-            if not options.watch:
-                raise
+        wait_for_run(run) if options.watch else check_run(run)
     # A training writes RUN/report.html itself, without a refresh.
     is_in_run = len(runs) == 1 and storage.is_local(runs[0]) and not options.watch
     output = options.output or (str(Path(runs[0], PAGE)) if is_in_run else PAGE)
@@ -122,11 +121,9 @@ class Page:
     def read(self) -> bool:
         """Read the runs whose metrics were written since the last call. Returns whether the page is to be written.
 
-        Raises NothingLoggedError if a run has logged nothing yet, what `check_run` raises, DataError, and StorageError.
+        Raises NothingLoggedError if a run has logged nothing yet, DataError, and StorageError.
         """
         for number, run in enumerate(self._runs):
-            if run not in self._records:
-                check_run(run)
             written = storage.modified(storage.join(run, METRICS))
             if run not in self._records or self._records[run][0] != written:
                 self._records[run] = written, _record(run, Path(self._copies, str(number)))
@@ -178,10 +175,8 @@ class Page:
             try:
                 is_over = self.read() and self.write(REFRESH)
                 progress.doing(", ".join(f"step {record.last_line['step']:,}" for _, record in self._records.values()))
-            except NothingLoggedError as error:
-                if not told:
-                    told = str(error).partition(". ")[0]
-                    tell(f"waiting for the first step: {told}.")
+            except NothingLoggedError:
+                pass
             except StorageError as error:
                 if str(error) != told:
                     told = str(error)
@@ -211,6 +206,24 @@ def _record(run: str, copy: Path) -> RunRecord:
 
 
 # What the arguments may be
+
+
+def wait_for_run(run: str) -> None:
+    """Wait until a run has begun to log, and raise what `check_run` raises if that takes too long."""
+    deadline = time.monotonic() + BEGINS_WITHIN
+    told = ""
+    while True:
+        try:
+            return check_run(run)
+        except NothingLoggedError as error:
+            if time.monotonic() > deadline:
+                raise
+            reason = str(error).partition(". ")[0]
+            if reason != told:
+                told = reason
+                tell(f"waiting up to {BEGINS_WITHIN} s for the first step: {reason}.")
+            progress.doing("waiting for the first step")
+            time.sleep(min(1, REFRESH))
 
 
 def check_run(run: str) -> None:
