@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 from torch import Tensor
 
@@ -83,10 +82,8 @@ class HostMemory:
 
         self.free()
         nodes = nodes_of_ranks()
-        ranks_here = nodes.count(nodes[dist.get_rank()])
-        most = SHARE_OF_MEMORY * available_bytes()
-        fits = all(run_on_all_ranks(lambda: ranks_here * needed <= most))
-        return fits and all(run_on_all_ranks(lambda: self._allocate(needed, snapshot.device)))
+        sizes = run_on_all_ranks(lambda: (needed, available_bytes()))
+        return fits(nodes, sizes) and all(run_on_all_ranks(lambda: self._allocate(needed, snapshot.device)))
 
     def _allocate(self, needed: int, device: torch.device) -> bool:
         """Allocate memory for a copy. Returns False if the system refuses."""
@@ -146,3 +143,16 @@ def copied_bytes(snapshot: Snapshot) -> int:
     """Return the bytes of host memory that a copy needs on this rank."""
     tensors = [values_N for part in snapshot.slices for values_N in (part.weights, *part.moments.values())]
     return _ELEMENT * sum(values_N.numel() for values_N in tensors)
+
+
+def fits(nodes: list[int], sizes: list[tuple[int, int]]) -> bool:
+    """Return whether the copies of all ranks fit into SHARE_OF_MEMORY of their machines' available memory.
+
+    nodes: the node of each rank. sizes: for each rank, the bytes that it needs and the bytes available on its machine.
+    """
+    needed_on: dict[int, int] = {}
+    for node, (needed, _) in zip(nodes, sizes, strict=True):
+        needed_on[node] = needed_on.get(node, 0) + needed
+
+    pairs = zip(nodes, sizes, strict=True)
+    return all(needed_on[node] <= SHARE_OF_MEMORY * available for node, (_, available) in pairs)

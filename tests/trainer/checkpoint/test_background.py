@@ -24,7 +24,7 @@ from trainer.checkpoint import format as layout
 from trainer.checkpoint.background import BackgroundSaves
 from trainer.checkpoint.format import fault_of_checkpoint
 from trainer.checkpoint.run_folder import NodeFolders
-from trainer.checkpoint.snapshot import copied_bytes, snapshot_of
+from trainer.checkpoint.snapshot import copied_bytes, fits, snapshot_of
 from trainer.checkpoint.state import TrainingState
 
 ONE = NodeFolders([0])
@@ -173,14 +173,17 @@ def test_memory_that_the_system_refuses_is_not_asked_for_again(engine: Any, monk
     assert saves.copy(taken) is None and saves.copy(taken) is None and len(calls) == 1
 
 
-@pytest.mark.parametrize(("nodes", "fits"), [([0, 0], False), ([0, 1], True)])
-def test_the_ranks_of_a_machine_share_its_memory(
-    engine: Any, monkeypatch: pytest.MonkeyPatch, nodes: list[int], fits: bool
-) -> None:
-    taken = snapshot_of(engine, STATE)
-    monkeypatch.setattr(snapshot, "nodes_of_ranks", lambda: nodes)
-    monkeypatch.setattr(snapshot, "available_bytes", lambda: 2 * copied_bytes(taken))
-    assert (BackgroundSaves(enabled=True).copy(taken) is not None) == fits
+@pytest.mark.parametrize(
+    ("nodes", "sizes", "fit"),
+    [
+        ([0, 0], [(40, 100), (40, 100)], True),
+        ([0, 0], [(41, 100), (40, 100)], False),
+        ([0, 1], [(80, 100), (80, 100)], True),
+        ([0, 1], [(80, 100), (80, 99)], False),
+    ],
+)
+def test_the_ranks_of_a_machine_share_its_memory(nodes: list[int], sizes: list[tuple[int, int]], fit: bool) -> None:
+    assert fits(nodes, sizes) is fit
 
 
 def test_an_error_of_the_thread_is_raised_where_it_is_waited_for() -> None:
