@@ -3,7 +3,7 @@
 On a CPU these are CPU seconds, so that other work on the machine changes little; on a GPU they are wall-clock seconds.
 The time of a step is measured first in a run that is thrown away, as the slope between two readings of its metrics,
 which excludes start-up. It is written down, and the training saves checkpoints, so an interrupted benchmark continues
-where it was, with the same number of steps.
+where it was, with the same number of steps. The commands before and after a training are here, too.
 """
 
 from __future__ import annotations
@@ -194,11 +194,11 @@ def one_thread(device: str) -> Mapping[str, str]:
 # ---- Commands of the pipeline and the export, whose finished folders are kept ----
 
 
-def run_line(line: str) -> str:
-    """Print a command, run it with this Python, and return its stdout. Raises CalledProcessError if it fails."""
+def run_line(line: str) -> None:
+    """Print a command and run it with this Python. Raises CalledProcessError if it fails."""
     print(f"$ {line}", file=sys.stderr, flush=True)
     words = [sys.executable if word == "python" else word for word in shlex.split(line)]
-    return subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=one_thread("cpu")).stdout
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=one_thread("cpu"))
 
 
 def documents_of(files: list[str]) -> list[str]:
@@ -206,11 +206,10 @@ def documents_of(files: list[str]) -> list[str]:
     return [line for file in files for line in Path(file).read_text().splitlines()]
 
 
-def write_documents(documents: list[str], path: Path) -> Path:
-    """Write documents, given as lines of JSON, to a file, all of them or none, and return its path."""
+def write_documents(documents: list[str], path: Path) -> None:
+    """Write documents, given as lines of JSON, to a file, all of them or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     storage.publish(str(path), "".join(f"{document}\n" for document in documents).encode())
-    return path
 
 
 def make_text(documents: Path, text: Path) -> None:

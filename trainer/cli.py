@@ -149,7 +149,7 @@ def parser(prog: str = "python -m trainer") -> CommandParser:
     add_set_flag(recipe, "section.key=value", "override one value of the recipe; may be repeated")
 
     look = flags.add_argument_group("look and measure")
-    what = "print parameters, length, memory and FLOPs as JSON, and exit without training"
+    what = "print parameters, steps, memory and FLOPs as JSON, and exit without training"
     look.add_argument("--describe", action="store_true", help=what)
     what = "record N steps after the first few with torch.profiler, and write traces to RUN/profile"
     look.add_argument("--profile", type=int, metavar="N", help=what)

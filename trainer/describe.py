@@ -1,7 +1,7 @@
 """Estimates what a recipe takes, before anything is built: its model's size, FLOPs per token, and memory.
 
-`--describe` prints all of it, the doctor compares the memory with a machine, and batch.micro_tokens
-"auto" takes as many tokens as should fit (micro_batches.py).
+`--describe` prints all of it, the doctor compares the memory with a machine, and batch.micro_tokens "auto" takes as
+many tokens as should fit (micro_batches.py).
 
 Memory adds up weights, gradients and optimizer state as in ZeRO (Rajbhandari et al., arXiv:1910.02054), the buffers of
 a reduction, and the activations that layers keep for the backward pass. What an allocator rounds these up to is not
@@ -109,8 +109,8 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     """Return what depends on the rows and micro-batches of a phase's recipe.
 
     Activations are those of one token, and of a micro-batch if it has a number. "memory_bytes" is then what a rank
-    needs in all at the recipe's engine.zero_stage, by the number of ranks. "rows" and "tokens" are those of the pairs;
-    "unfinished" says which of these are not there, and "missing" that a pair objective is.
+    needs in all at the recipe's engine.zero_stage, by the number of ranks. "rows" and "tokens" are those of the pairs
+    that are finished; "unfinished" says which are not, and "missing" that a pair objective is.
     """
     shape = encoder_shape(recipe.model, vocabulary)
     longest, seen = row_lengths(recipe)
@@ -123,8 +123,8 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     manifests = {folder: read_manifest(folder, "pairs") for folder in folders}
     missing = "" if unfinished else missing_pair_objective(recipe, manifests)
     return {
-        "rows": sum(manifest.totals["rows"] for manifest in manifests.values()),
-        "tokens": sum(manifest.totals["tokens"] for manifest in manifests.values()),
+        "rows": sum(manifests[folder].totals["rows"] for folder in folders),
+        "tokens": sum(manifests[folder].totals["tokens"] for folder in folders),
         "length": longest,
         "masked": masked,
         "flops_per_token": round(flops_per_token(shape, seen, masked)),
@@ -143,16 +143,13 @@ def phase_that_needs_most(phases: Sequence[Phase], vocabulary: int) -> Phase:
 
 
 def described_length(recipe: Recipe) -> dict[str, Any]:
-    """Return what is known about the length of a run with run.max_epochs or run.max_hours, otherwise nothing.
+    """Return what is known about the length of a run: its steps, and run.max_epochs and run.max_hours if they are set.
 
     Raises UsageError if no step fits into run.max_epochs.
     """
     run = recipe.run
     limits = {"max_epochs": run.max_epochs, "max_hours": run.max_hours}
     limits = {name: limit for name, limit in limits.items() if limit is not None}
-    if not limits:
-        return {}
-
     steps = run.max_steps
     is_known = run.max_epochs is None or len(finished_folders(recipe)) == len(recipe.data.folders)
     if run.max_epochs is not None and is_known:

@@ -156,7 +156,9 @@ def check_cores() -> Finding:
         value += f", limited to the time of {core_quota():g} cores"
 
     threads = os.environ.get("OMP_NUM_THREADS", "")
-    if threads:
+    if threads and not threads.split(",")[0].strip().isdecimal():
+        value += f"; OMP_NUM_THREADS = {threads} is no number, and has no effect"
+    elif threads:
         value += f"; each rank uses OMP_NUM_THREADS = {threads}"
     advice = f"Set OMP_NUM_THREADS to {usable} divided by the ranks of this machine, or unset it."
     return warned_if(threads.isdigit() and int(threads) > usable, "cores", value, advice)

@@ -109,9 +109,9 @@ def steps_of_epochs(recipe: Recipe) -> int:
         )
 
     where = f"{where} makes {counted(steps, 'step')}"
-    fewest = min(steps, recipe.run.max_steps)
-    check_schedule(recipe.optimizer, recipe.schedule, fewest, where)
-    refuse(faults_of_ramp(batch, fewest), where)
+    length = min(steps, recipe.run.max_steps)
+    check_schedule(recipe.optimizer, recipe.schedule, length, where)
+    refuse(faults_of_ramp(batch, length), where)
     return steps
 
 

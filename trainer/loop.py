@@ -9,13 +9,14 @@ import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
 
 from schemas.errors import ClozelineError, PreemptedError, StorageError
+from schemas.manifest import read_manifest
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
 from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
-from trainer.checkpoint.resume import write_history
+from trainer.checkpoint.resume import FoundCheckpoint, write_history
 from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import AnomalyHistory, TrainingState
-from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phase_of_length
+from trainer.config.phases import Phase, evaluation_is_due, line_is_due, phase_after, phase_of_length
 from trainer.config.record import RecipeChange
 from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
@@ -389,3 +390,30 @@ def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
         return has_line and bool(read_evaluation(location(run, step)))
 
     return run_on_rank_0(is_recorded)
+
+
+def phase_to_train(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCheckpoint | None) -> Phase:
+    """Return the phase of the next step, or the one before it to make its last evaluation, which a stop cut short.
+
+    The kind of masks and the word frequencies may be others in the next phase. If the rows of the one before are gone,
+    or held-out pairs were given only now, the evaluation is made in the next phase. A collective call.
+    """
+    if checkpoint is None:
+        return phases[0]
+    state = checkpoint.state
+    phase = phase_after(phases, state.step)
+    was_due = state.step == phase.steps_before > 0 and state.recipe.get("evaluation.pairs") is not None
+    if not was_due or is_evaluated(run_recipe, phase, state.step):
+        return phase
+
+    ended = phases[phases.index(phase) - 1]
+    return ended if run_on_rank_0(lambda: rows_are_there(ended, state)) else phase
+
+
+def rows_are_there(phase: Phase, state: TrainingState) -> bool:
+    """Return whether the pairs of a phase can be read, and are those that the checkpoint was trained on."""
+    try:
+        found = [read_manifest(folder, "pairs").fingerprint for folder in phase.recipe.data.folders]
+    except ClozelineError:
+        return False
+    return found == state.identity.get("data")

@@ -49,7 +49,7 @@ from trainer.evaluate import Evaluation, open_evaluation
 from trainer.export.verify import check_exportable
 from trainer.length import Hours
 from trainer.logs import IN_FILE_ONLY, logger
-from trainer.loop import Loop, is_evaluated
+from trainer.loop import Loop, is_evaluated, phase_to_train
 from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.presentation import keep_running, three_digits
@@ -136,7 +136,8 @@ def train_phases(context: RunContext) -> int:
         # A later checkpoint's own state already counts the batches that were skipped before it.
         skipped_batches = rollback.skipped_batches if rollback.to_step == step else 0
 
-        phase = phase_after(phases, step)
+        # A phase that ends in this process makes its evaluation.
+        phase = phase_after(phases, step) if has_trained else phase_to_train(context.run_recipe, phases, checkpoint)
         # False if the last checkpoint of the previous phase did not verify, because training then repeats part of it.
         follows_on = has_trained and bad_step is None and 0 < step == phase.steps_before
         if follows_on:

@@ -1,6 +1,6 @@
 """Cross-field validation: keys of a recipe that must fit each other. Bounds of single keys are in the schema.
 
-Each function yields a sentence for every fault that it finds, and the first one is raised as a UsageError.
+Each `faults_of_...` yields a sentence for every fault that it finds, and the first one is raised as a UsageError.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def faults_of_ramp(batch: BatchSection, max_steps: int) -> Faults:
 
 
 def faults_of_length(recipe: Recipe) -> Faults:
-    """Epochs go with no phases. Evaluated steps must be saved: only an evaluated checkpoint can be the best."""
+    """run.max_epochs does not go with phases, and evaluated steps must be saved, as only these can be the best."""
     if recipe.run.max_epochs is not None and recipe.phases:
         yield (
             "run.max_epochs is not for a run with phases, which have a number of steps each. Set phases=none, or leave "
@@ -304,7 +304,7 @@ def faults_of_model(model: ModelSection) -> Faults:
 
 
 def faults_of_first_weights(model: ModelSection) -> Faults:
-    """The first weights must have one source, and a family's weights allow tiles."""
+    """The first weights must have one source, and tile_from needs a family whose weights can be tiled."""
     source = "init_from" if model.init_from is not None else "tile_from"
     if model.init_from is not None and model.tile_from is not None:
         yield (

@@ -35,7 +35,7 @@ BUSY_CORES = 0.5
 
 def may_choose() -> bool:
     """Return whether the user leaves the number of threads to the trainer, also by a value that is no number."""
-    first = os.environ.get(VARIABLE, "").split(",")[0]  # of a list, for levels of parallelism
+    first = os.environ.get(VARIABLE, "").split(",")[0].strip()  # of a list, for levels of parallelism
     return not (first.isdecimal() and int(first) > 0)
 
 

@@ -102,10 +102,12 @@ def _hub_errors(repository: str, state: str) -> Iterator[None]:
         status = error.response.status_code if isinstance(error, HfHubHTTPError) else 0
         said = getattr(error, "server_message", None) or str(error) or type(error).__name__
         place, line = f"--push_to_hub {repository}", " ".join(said.split())[:200].rstrip(".")
-        # A ValueError is what it finds wrong with the card's header.
-        if status in (401, 403, 404) or isinstance(error, (LocalTokenNotFoundError, ValueError)):
+        if status in (401, 403, 404) or isinstance(error, LocalTokenNotFoundError):
+            advice = "Set HF_TOKEN to a token with the right to write there, or log in with `hf auth login`."
+            raise UsageError(f"{place}: the Hub refuses it ({line}). {advice} {state}") from None
+        if isinstance(error, ValueError) and not status:  # what it finds wrong with the card's header
             raise UsageError(
-                f"{place}: the Hub refuses it ({line}). It takes a token with the right to write there, in HF_TOKEN or "
-                f"of `hf auth login`, and a --license that it knows. {state}"
+                f"{place}: the Hub refuses the card ({line}). Give a --license that it knows. {state}"
             ) from None
-        raise StorageError(f"{place}: the Hub cannot be reached ({line}). {state}") from None
+        what = f"answered {status}" if status else "cannot be reached"
+        raise StorageError(f"{place}: the Hub {what} ({line}). Try again later. {state}") from None
