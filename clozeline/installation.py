@@ -67,6 +67,9 @@ EXTRAS = {
 }
 """The top-level modules that each extra of pyproject.toml installs."""
 
+NO_MEMORY = ("failed to map segment", "can't allocate memory")
+"""What the system's loader and torch say when memory is refused."""
+
 BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic", "shtab")
 """The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
 
@@ -90,7 +93,7 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
     if _working_directory() is None:  # torch's libraries do not start there
         return _refuse("the working directory was deleted. Leave it.")
     if sys.flags.optimize > 1:
-        return _refuse("Python removes docstrings (PYTHONOPTIMIZE, or -OO), without which Beam does not start.")
+        return _refuse("Python removes docstrings, which Beam and transformers need. Unset PYTHONOPTIMIZE.")
     previous = signal.getsignal(signal.SIGINT)
     if previous is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_sigint)
@@ -160,8 +163,8 @@ def _run(program: Callable[[], int]) -> int:
 
 def _refused_by_limit(error: Exception) -> str | None:
     """Return a message if the system refuses memory, threads, processes or open files, which is no fault of ours."""
-    number = getattr(error, "errno", None)
-    if isinstance(error, MemoryError) or number == errno.ENOMEM or "failed to map segment" in str(error):
+    number = None if hasattr(error, "characters_written") else getattr(error, "errno", None)  # of a stream that is full
+    if isinstance(error, MemoryError) or number == errno.ENOMEM or any(sign in str(error) for sign in NO_MEMORY):
         refused = "memory (ulimit -v, or a limit of the container)"
     elif "can't start new thread" in str(error) or number == errno.EAGAIN:
         refused = "threads and processes (ulimit -u, or a limit of the container)"

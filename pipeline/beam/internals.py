@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import functools
 import logging
+import os
 import re
 import shutil
 import sys
@@ -121,6 +122,16 @@ def runner_with_workers(command: str) -> FnApiRunner:
 
     environment = SubprocessSDKEnvironment.from_command_string(command)
     return FnApiRunner(default_environment=environment)
+
+
+def launcher_address() -> str:
+    """Return where a worker's launcher listens, as in localhost:40123."""
+    from apache_beam.portability.api import endpoints_pb2
+    from google.protobuf import text_format
+
+    control = endpoints_pb2.ApiServiceDescriptor()
+    text_format.Merge(os.environ["CONTROL_API_SERVICE_DESCRIPTOR"], control)
+    return str(control.url)
 
 
 def run_worker(arguments: list[str]) -> None:

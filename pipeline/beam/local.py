@@ -245,7 +245,7 @@ def _reach_launcher() -> None:
     """End the process with a message if the launcher does not answer."""
     import grpc
 
-    address = os.environ["CONTROL_API_SERVICE_DESCRIPTOR"].split('"')[1]  # url: "localhost:40123"
+    address = internals.launcher_address()
     with grpc.insecure_channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=REACH_SECONDS)

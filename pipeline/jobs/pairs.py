@@ -244,8 +244,8 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
     options = PairOptions(job.objective, job.max_length, job.short_seq_prob, job.seed, job.static_masks, masking)
     vocabulary = _vocabulary(plan.tokenizer_json)
 
-    encoder, lock = _encoder(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items()))
-    with lock:
+    with _one_at_a_time:
+        encoder = _encoder(plan.tokenizer_json, plan.model, tuple(plan.segmenters.items()))
         try:
             data, report = build_shard(target, encoder, vocabulary, options)
         except BaseException:  # the caches of an encoder that was interrupted may be incomplete
@@ -261,15 +261,12 @@ def _vocabulary(tokenizer_json: bytes) -> Vocabulary:
 
 
 @lru_cache(maxsize=1)
-def _encoder(
-    tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]
-) -> tuple[TextEncoder, threading.Lock]:
-    """Return this process's encoder, which keeps its caches from one shard to the next, and the lock for its use.
+def _encoder(tokenizer_json: bytes, model: Model, segmenters: tuple[tuple[str, str], ...]) -> TextEncoder:
+    """Return this process's encoder, which keeps its caches from one shard to the next."""
+    return new_encoder(tokenizer_json, model, segmenters)
 
-    Beam may run several bundles in one process, each in a thread. `lru_cache` does not lock: two threads that call this
-    first at the same time may each make an encoder, with a lock of its own.
-    """
-    return new_encoder(tokenizer_json, model, segmenters), threading.Lock()
+
+_one_at_a_time = threading.Lock()  # Beam may run several bundles in one process, each in a thread
 
 
 def add_pair_reports(reports: list[Report]) -> Report:

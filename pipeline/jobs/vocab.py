@@ -169,8 +169,9 @@ def _check_output(output: str, extended: str) -> None:
 
 def _check_both_outputs(job: VocabJob) -> None:
     """Raise the error with which the vocabulary's own job would end, before the words are counted for hours."""
-    storage.check_writable_folder(job.output)
     kind = kind_of_result(job.output, job.overwrite)
+    if kind is None or job.overwrite:
+        storage.check_writable_folder(job.output)
     if _place(job.output) == _place(str(job.counts)) or kind not in (None, "vocab"):
         raise UsageError(
             f"--output {storage.printable(job.output)} is for a vocabulary, and "

@@ -11,13 +11,13 @@ import zipfile
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from pipeline.readers.office import NAME_OFFSET, begins_epub, begins_odt, is_encrypted
+from pipeline.readers.office import MAX_DIRECTORY_BYTES, NAME_OFFSET, begins_epub, begins_odt, is_encrypted
 from pipeline.readers.open import LimitedReads
 
 MAX_MEMBER_BYTES = 256 << 20
 MAX_MEMBERS = 1_000_000
-MAX_HEADER_BYTES = 32 << 20
-"""Maximum bytes of a zip file's directory, which then has some 300,000 entries, and of a tar archive's long header."""
+MAX_HEADER_BYTES = MAX_DIRECTORY_BYTES
+"""Maximum bytes of a zip file's directory, and of a tar archive's long header."""
 
 MAX_NAME = 1000  # characters of a member's name in messages
 
@@ -61,7 +61,7 @@ def begins_tar(head: bytes) -> bool:
 
 
 def zip_members(file: IO[bytes]) -> Iterator[Member]:
-    """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and DataError for a bomb."""
+    """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and others for too many."""
     reads: Any = LimitedReads(file, MAX_HEADER_BYTES, _too_long_header)
     with zipfile.ZipFile(reads) as archive:
         entries = archive.infolist()

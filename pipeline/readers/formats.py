@@ -20,6 +20,7 @@ from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
 from schemas.errors import DataError
 
+_ONE_LINE_BYTES = 64 << 20  # of a .json file; one whose first line is that long is likely lines, which workers share
 _BZ2_HEAD_BYTES = 1 << 20  # nothing decompresses before the end of a bzip2 file's first block
 
 
@@ -229,8 +230,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
             _refuse_suffix(shown, file.path, KINDS)
 
     if wanted == "auto" and found == "jsonl":
-        is_named_lines = not plain_name(file.path).endswith(".json")
-        found = "json" if is_other_json(_as_utf8(head, encoding), is_named_lines) else found
+        may_be_one_line = plain_name(file.path).endswith(".json") and file.size <= _ONE_LINE_BYTES
+        found = "json" if is_other_json(_as_utf8(head, encoding), may_be_one_line) else found
 
     has_encoding = found is None or READERS[found].gets == "text"
     error = encoding_error(shown, head, encoding) if has_encoding else None

@@ -72,7 +72,7 @@ class Codec(NamedTuple):
     """A compression, and Python's decoder of one frame.
 
     frame: what a frame is called in errors. magics: what one may begin with. padding: bytes that may stand after one.
-    decoder: returns a new decoder. failure: what it raises. piece_bytes: it gets at once, and makes at most 32 MB of.
+    decoder: returns a new decoder. failure: what it raises. piece_bytes: given at once; it makes at most 32 MB of them.
     """
 
     frame: str
@@ -88,7 +88,7 @@ GZIP_RESERVED = 0xE0  # bits of the byte after the magic
 _GZIP_WINDOW = 31  # zlib's number for a gzip header and a window of 32 KB
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-ZSTD_RESERVED = 0x08  # likewise
+ZSTD_RESERVED = 0x08  # bits of the byte after the magic
 _SKIPPABLE = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))  # frames without plain bytes
 
 CODECS = {
@@ -290,13 +290,18 @@ class _Bits:
         number = int.from_bytes(self._data[first:last], "big") >> surplus
         return number & ((1 << size) - 1)
 
-    def magic_after(self, place: int) -> int | None:
-        """Return the place of the next magic number, as far as a block may extend, and drop the data before `place`."""
+    def drop_before(self, place: int) -> None:
+        """Forget the data and the magic numbers before `place`, once they are many."""
         dropped = place // 8 - self._data_start
         if dropped > _KEPT_BYTES:
             self._data = self._data[dropped:]
             self._data_start += dropped
+            while self._magics and self._magics[0] < place:
+                self._magics.popleft()
 
+    def magic_after(self, place: int) -> int | None:
+        """Return the place of the next magic number, as far as a block may extend, and drop what is before `place`."""
+        self.drop_before(place)
         while True:
             while self._magics and self._magics[0] <= place:
                 self._magics.popleft()
@@ -341,6 +346,7 @@ def _next_stream(bits: _Bits, end_place: int) -> int | None:
         raise no_end("bz2 stream with its end", end_place // 8)
 
     start = (end + 7) // 8
+    bits.drop_before(8 * start)
     return _in_stream(bits, start) if bits.number(8 * start, 1) >= 0 else None
 
 

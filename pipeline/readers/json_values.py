@@ -50,10 +50,10 @@ def begins_json(head: bytes) -> bool:
     return _BEGINS.match(head) is not None
 
 
-def is_other_json(head: bytes, is_named_lines: bool) -> bool:
+def is_other_json(head: bytes, may_be_one_line: bool) -> bool:
     """Return whether a file of JSON with these first bytes is not JSON lines, of which the first may be damaged.
 
-    is_named_lines: whether the file is named as JSON lines. Others with one line alone hold one value.
+    may_be_one_line: whether it is one value in one line, if no line ends in these bytes.
     """
     head = head.strip()
     if head[:1] == b"[":
@@ -62,7 +62,7 @@ def is_other_json(head: bytes, is_named_lines: bool) -> bool:
         return False
     first, *others = head.split(b"\n")
     if not others:
-        return not is_named_lines
+        return may_be_one_line
     if begins_json_lines(head):
         return False
     return not OBJECT.match(first) or not any(begins_json_lines(line) for line in others if line.startswith(b"{"))

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 from zipfile import ZipFile, ZipInfo
 
-from pipeline.readers.open import Stream
+from pipeline.readers.open import LimitedReads, Stream
 from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Rejected, RejectedError, too_long_reason
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ MAX_FILE_BYTES = 256 << 20
 
 MAX_PART_BYTES = 64 << 20
 """Maximum bytes of one part of a document, decompressed. The XML of a book of 5 MB has about 20 MB."""
+
+MAX_DIRECTORY_BYTES = 32 << 20
+"""Maximum bytes of a zip file's directory, which then has some 300,000 entries."""
 
 _SMALL_PART_BYTES = 1 << 20  # which no limit on growth concerns
 NAME_OFFSET = 30
@@ -178,7 +181,8 @@ def _read(body: bytes, source: str, max_ratio: int) -> list[str]:
         raise RejectedError(TOO_LARGE)
     if body.startswith(_OLE):
         raise RejectedError(ENCRYPTED)
-    with ZipFile(io.BytesIO(body)) as archive:
+    reads: Any = LimitedReads(io.BytesIO(body), MAX_DIRECTORY_BYTES, lambda _size: RejectedError(TOO_LARGE))
+    with ZipFile(reads) as archive:
         return _PARAGRAPHS_OF[source](archive, max_ratio)
 
 

@@ -15,9 +15,8 @@ The rules, by the names of their counters in the manifest:
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
 Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search, and
-Python's quick check for NFC. In
-a script such as Chinese it covers all characters; in English, only the few that are not ASCII letters, digits or
-punctuation, which `bytes.translate` picks out.
+Python's quick check for NFC. In a script such as Chinese the search covers all characters; in English, only the few
+that are not ASCII letters, digits or punctuation, which `bytes.translate` picks out.
 """
 
 from __future__ import annotations

@@ -200,8 +200,8 @@ def _no_document_message(added: Report) -> str:
         sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in added['cleaning'].items())}.")
 
     if added["cleaning"].get("long words removed"):
-        sentences.append("Encoded files and the like are removed; put spaces between words.")
-    elif added["first_rejected"]:
+        sentences.append("Very long words are removed, as in encoded files; put spaces between words.")
+    elif "keys" in (added["first_rejected"] or {}):
         sentences.append(_advice_for_rejected(added["first_rejected"]))
     else:
         sentences.append("Check --format, --text_layout, --text_key and --filters.")
