@@ -115,7 +115,7 @@ def test_the_hub_gets_the_folder_and_keeps_nothing_of_an_earlier_one(
     [
         ("--push_to_hub small", "write", "the owner is missing. Give OWNER/NAME"),
         ("--push_to_hub me/a+b", "write", "must use alphanumeric chars"),
-        ("--push_to_hub me/small", "", "a token with the right to write there, in HF_TOKEN"),
+        ("--push_to_hub me/small", "", "Set HF_TOKEN to a token with the right to write there"),
         ("--push_to_hub me/small", "old", "the Hub refuses it ("),
         ("--private", "write", "--private is for --push_to_hub"),
         ("--license Apache", "write", "'Apache' is not an identifier of a license"),
@@ -150,7 +150,7 @@ def test_a_model_on_the_hub_is_replaced_only_if_it_is_an_export_and_on_demand(
     ("flags", "token", "told"),
     [
         ("", "read", "refuses it (You don't have the rights"),
-        ("--license my-own", "write", "refuses it (Invalid metadata"),
+        ("--license my-own", "write", "refuses the card (Invalid metadata"),
     ],
 )
 def test_what_the_hub_refuses_leaves_the_folder(
