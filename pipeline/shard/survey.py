@@ -199,10 +199,11 @@ def _no_document_message(added: Report) -> str:
     if added["cleaning"]:
         sentences.append(f"Cleaning: {', '.join(f'{rule}: {count:,}' for rule, count in added['cleaning'].items())}.")
 
+    first = added["first_rejected"]
     if added["cleaning"].get("long words removed"):
         sentences.append("Very long words are removed, as in encoded files; put spaces between words.")
-    elif "keys" in (added["first_rejected"] or {}):
-        sentences.append(_advice_for_rejected(added["first_rejected"]))
+    elif first and ("keys" in first or remedy_of(first["reason"], first["shown"])):
+        sentences.append(_advice_for_rejected(first))
     else:
         sentences.append("Check --format, --text_layout, --text_key and --filters.")
     return " ".join(sentences)

@@ -192,7 +192,7 @@ def test_a_warm_up_that_is_longer_than_what_fits_is_refused_with_the_way_out() -
 def test_describe_says_that_the_length_is_measured() -> None:
     described = describe_recipe(recipe_of("run.max_hours=2.5", "run.max_steps=70000"))
     assert described["steps"] == "as many as fit into 2.5 hours, at most 70,000; measured at the start"
-    assert "steps" not in describe_recipe(recipe_of())
+    assert describe_recipe(recipe_of("run.max_steps=70000"))["steps"] == 70_000
 
 
 # Runs

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.readers import columnar
@@ -48,6 +48,7 @@ TOO_LONG = too_long_reason(1 << 16)
 FIELD = st.text(st.sampled_from('ab",;\t\n\r é\u2028\ufeff'), max_size=8) | st.text(max_size=20)
 
 
+@example(rows=[('"\t\n', "")], delimiter="\t", line_end="\r\n", mark=False)
 @given(
     rows=st.lists(st.tuples(FIELD, FIELD), max_size=12),
     delimiter=st.sampled_from(",;\t"),
