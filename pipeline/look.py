@@ -351,7 +351,7 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
         seen[_file_of(file_range.path, files)] += 1
         if not isinstance(record, ForeignFileError):
             new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
-            _check_bytes(read.setdefault(file_range.path, new), record, undecodable)
+            read.setdefault(file_range.path, new).add(record)
         if isinstance(record, Record):
             size = len(record.text.encode(errors="replace"))
             sums.documents += 1
@@ -364,7 +364,7 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
     sums.is_all = all(count < SAMPLE // len(ranges) for count in seen.values())
     for counted_bytes in read.values():
-        _check_bytes(counted_bytes, None, undecodable)
+        _check_bytes(counted_bytes, undecodable)
     for path, fault in undecodable.items():
         faults.setdefault(_file_of(path, files), fault)
     return sums
@@ -377,10 +377,10 @@ def _file_of(path: str, files: set[str]) -> str:
     return path
 
 
-def _check_bytes(read: UndecodableBytes, record: Record | Rejected | None, faults: dict[str, str]) -> None:
-    """Count a record of a file or of a member, or check the sum if it is None. faults: gets a sentence, by path."""
+def _check_bytes(read: UndecodableBytes, faults: dict[str, str]) -> None:
+    """Check the sum over a file or a member. faults: gets a sentence, by path."""
     try:
-        read.check() if record is None else read.add(record)
+        read.check()
     except DataError as error:
         faults.setdefault(read.file_range.path, str(error))
 

@@ -19,6 +19,8 @@ MAX_MEMBERS = 1_000_000
 MAX_HEADER_BYTES = MAX_DIRECTORY_BYTES
 """Maximum bytes of a zip file's directory, and of a tar archive's long header."""
 
+_PADDING_BYTES = 1 << 16  # read at once of what follows the end of a tar archive
+
 MAX_NAME = 1000  # characters of a member's name in messages
 
 ENCRYPTED_MEMBER = "member of an archive that is encrypted"
@@ -86,7 +88,8 @@ def zip_members(file: IO[bytes]) -> Iterator[Member]:
 def tar_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a tar archive, which is read once from beginning to end.
 
-    Raises TarError for damage, OSError for a header above MAX_HEADER_BYTES, and EOFError if it has no end.
+    Raises TarError for damage and for data after its end, OSError for a header above MAX_HEADER_BYTES, and EOFError if
+    it has no end.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry, errors="surrogateescape") as archive:
         number = 0
@@ -104,6 +107,10 @@ def tar_members(file: IO[bytes]) -> Iterator[Member]:
             opened = archive.extractfile(entry)
             assert opened is not None
             yield Member(name, entry.size, opened.read(min(entry.size, MAX_MEMBER_BYTES)))
+
+        while rest := archive.fileobj.read(_PADDING_BYTES):  # type: ignore[union-attr]
+            if rest.strip(b"\0"):
+                raise tarfile.ReadError("more follows after its end, such as a second archive")
 
 
 class _Entry(tarfile.TarInfo):

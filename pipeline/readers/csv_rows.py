@@ -155,7 +155,7 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
             # In the first column it may be the end of a field from the line before.
             opened += match is None and column > 0 and field.startswith('"')
 
-    if goes_on and _is_sound(first, layout):  # what goes on are the ends of fields over several lines
+    if goes_on and _is_sound(first, layout):  # these are the ends of fields over several lines
         goes_on = 0
     wrong = goes_on + (opened if opened > _FEW else 0)
     return all(len(row) == width for row in rows) and wrong > _DAMAGED * (closed + goes_on + opened)

@@ -6,7 +6,7 @@ by the reader of the file, as bytes outside its encoding always are.
 Texts in the Latin alphabet are known by the letters of their language: in the right encoding nearly all letters outside
 of ASCII belong to one language. charset-normalizer, which looks at how unusual the characters are, often takes them for
 those of another region. Chinese, Japanese and Korean are known by their most frequent characters, which few texts in a
-wrong encoding have; the package is wrong about one in fifty. It decides about all other scripts.
+wrong encoding have; the package is wrong about one in eighty. It decides about all other scripts.
 """
 
 from __future__ import annotations

@@ -121,9 +121,10 @@ def main_text(html: str) -> str:
     # Both packages call themselves once or twice for each level of tags. A new thread has the same room for that below
     # every caller: the deepest page that is parsed takes 520 frames, and Python allows 1,000 by default.
     extract = _trafilatura().extract
+    with ThreadPoolExecutor(1, "html") as thread:
+        extraction = thread.submit(lambda: extract(_parsed(html), **_OPTIONS))  # fails where a limit refuses threads
     try:
-        with ThreadPoolExecutor(1, "html") as thread:
-            text = thread.submit(lambda: extract(_parsed(html), **_OPTIONS)).result()
+        text = extraction.result()
     except (RejectedError, MemoryError, ModuleNotFoundError):
         raise
     except Exception as error:  # both packages raise exceptions of many kinds for junk

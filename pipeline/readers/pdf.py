@@ -71,10 +71,11 @@ def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
     unreadable_forms = 0
     reason = ""
     _pypdf()
+    # It calls itself for objects in objects; a new thread has the same room for that below every caller.
+    with ThreadPoolExecutor(1, "pdf") as thread:
+        extraction = thread.submit(_pages, body, options.max_document_bytes)  # fails where a limit refuses threads
     try:
-        # It calls itself for objects in objects; a new thread has the same room for that below every caller.
-        with ThreadPoolExecutor(1, "pdf") as thread:
-            pages, unreadable_forms = thread.submit(_pages, body, options.max_document_bytes).result()
+        pages, unreadable_forms = extraction.result()
         reason = "" if any(pages) else NO_TEXT
     except RejectedError as error:
         reason = error.reason

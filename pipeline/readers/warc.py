@@ -341,7 +341,7 @@ def parse_fields(header: bytes) -> dict[str, str]:
     last = ""
     for line in header.split(b"\n")[1:]:
         text = line.decode(errors="replace").rstrip()
-        if text[:1] in (" ", "\t"):  # a long value that goes on, as older writers fold it
+        if text[:1] in (" ", "\t"):  # a long value continues, as older writers fold it
             if last:
                 fields[last].append(text.strip())
             continue

@@ -91,7 +91,7 @@ def faults_of_objective(recipe: Recipe) -> Faults:
     reasons = {
         "electra": "whose generator fills in masked tokens",
         # Without an order of prediction, every token sees all others, so it would see the token to predict.
-        "xlnet": "whose attention has an order of its own",
+        "xlnet": "whose attention follows a random order",
     }
     family = recipe.model.family
     if recipe.objective.kind == "clm" and family in reasons:

@@ -216,7 +216,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def run_until_killed(kept: int, words: Sequence[object]) -> None:
-    """Run a command in one process, which kills itself once it has kept so many shards.
+    """Run a command in one process, which kills itself once it has kept this many shards.
 
     Killing it from here would be a race: on a busy machine all shards may be written between two looks at the folder.
     """
