@@ -167,7 +167,7 @@ def _refused_by_limit(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or number == errno.ENOMEM or any(sign in str(error) for sign in NO_MEMORY):
         refused = "memory (ulimit -v, or a limit of the container)"
     elif "can't start new thread" in str(error) or number == errno.EAGAIN:
-        refused = "threads and processes (ulimit -u, or a limit of the container)"
+        refused = "threads and processes (ulimit -u or -v, or a limit of the container)"
     elif number in (errno.EMFILE, errno.ENFILE):
         refused = "open files (ulimit -n)"
     else:

@@ -68,6 +68,9 @@ def zip_members(file: IO[bytes]) -> Iterator[Member]:
     with zipfile.ZipFile(reads) as archive:
         entries = archive.infolist()
         _check_count(len(entries))
+        file.seek(0)
+        if entries and file.read(4) == _ZIP[0] and min(entry.header_offset for entry in entries) > 0:
+            raise zipfile.BadZipFile("another archive stands before it in the file")
         for entry in entries:
             if entry.is_dir() or _is_hidden(entry.filename):
                 continue

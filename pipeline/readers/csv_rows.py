@@ -281,7 +281,7 @@ class _Lines:
         return DataError(
             f"{self._path} has a quote in the row at byte {self.offset:,} that is not closed, or a row of more than "
             f"{self._max_bytes >> 20} MB there, so it is unknown where the next rows begin. Double the quotes within "
-            "fields, as RFC 4180 has them, or write the table as JSON lines or Parquet."
+            "fields, as RFC 4180 has them, write the table as JSON lines or Parquet, or raise --max_document_bytes."
         )
 
     def rejected(self, reason: str) -> Rejected:

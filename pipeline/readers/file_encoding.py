@@ -28,6 +28,7 @@ from schemas.errors import UsageError
 LOOKED_AT = 16 << 20
 """Bytes of text of a file that are looked at, in a tenth of a second."""
 
+_MIN_EAST_ASIAN = 8  # bytes outside of ASCII
 _MIN_LETTERS = 4  # places; fewer letters of a language may be an accident
 _PURE = 0.7  # share of undecodable places among the bytes outside ASCII
 _MOST_FREQUENT = "cp1252"  # which even those few are taken for
@@ -192,7 +193,8 @@ def encoding_of_text(data: bytes) -> str:
         return by_letters if by_letters == _MOST_FREQUENT else UTF8
 
     is_much = undecodable >= MIN_PLACES and undecodable > MAX_UNDECODABLE_RATIO * len(data)
-    return (guess_encoding(sample) if is_much or is_western else "") or UTF8
+    is_other = is_much or is_western or (foreign >= _MIN_EAST_ASIAN and _by_common_characters(sample) != "")
+    return (guess_encoding(sample) if is_other else "") or UTF8
 
 
 def _undecodable_lines(data: bytes) -> bytes:

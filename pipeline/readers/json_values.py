@@ -2,8 +2,8 @@
 
 Where a value begins and ends is seen from its brackets and strings alone, a block of the file at a time, so that memory
 is bounded for arrays of any length. Each value is then read like a line of JSON lines. Where a bracket or a quote is
-missing, reading continues at the next line that begins like the damaged value. Values without text before the first one
-with text are left out, and are not bad: folders have package.json and the like.
+missing, reading continues at the next line or object that begins like the damaged value. Values without text before the
+first one with text are left out, and are not bad: folders have package.json and the like.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ _BLOCK_BYTES = 1 << 20
 _BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
 _MARK = re.compile(rb'["\[\]{},]')
 _BRACKET = re.compile(rb'["\[\]{}]')
+_FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
@@ -106,8 +107,15 @@ def _parsed(blocks: Iterable[bytes], options: RecordOptions) -> Iterator[Record 
 
 
 def _beginnings(value: bytes) -> list[int]:
-    """Return where values may begin in one that is damaged: at 0, and at the least indented lines with an object."""
+    """Return where values may begin in one that is damaged: at 0, and at the least indented lines with an object.
+
+    In a single line these are the objects that follow on another one and have the same first key.
+    """
     lines = list(_OBJECT_LINE.finditer(value))
+    first_key = _FIRST_KEY.match(value)
+    if not lines and first_key:
+        following = re.compile(rb"\}\s*,\s*(\{\s*" + re.escape(first_key[1]) + rb"\s*:)")
+        return [0, *(found.start(1) for found in following.finditer(value))]
     least = min((len(line[1]) for line in lines), default=0)
     return [0, *(line.start(2) for line in lines if len(line[1]) == least)]
 

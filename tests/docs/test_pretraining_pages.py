@@ -79,6 +79,8 @@ def test_xml_becomes_documents(sandbox: Sandbox) -> None:
         path = Path("xml", name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    for name, data in {"empty.xml": b"", "blank.xml": b" \n", "none.xml": b"\0\1no"}.items():
+        Path("xml", name).write_bytes(data)
     sandbox.run_page("docs/input.md")
     documents = [json.loads(line)["text"] for line in Path("articles.jsonl").read_text().splitlines()]
     assert [document.split("\n\n") for document in documents] == [["One & two.", "", "Three."], ["To be, or not"]]

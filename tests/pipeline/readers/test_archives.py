@@ -68,6 +68,7 @@ DAMAGED: list[tuple[str, Callable[[], bytes], str]] = [
     ("x.zip", lambda: zipped(MEMBERS)[:-60], "cannot be read to its end"),
     ("x.tar", lambda: tarred(MEMBERS)[:1300], "cannot be read to its end"),
     ("no-end.tar", lambda: tarred({"x.txt": "A b."})[:1024], "no mark of its end"),
+    ("two.zip", lambda: zipped(MEMBERS) * 2, "another archive stands before it in the file"),
     ("two.tar", lambda: tarred(MEMBERS) * 2, "more follows after its end, such as a second archive"),
     ("x.tar.gz", lambda: gzip.compress(tarred(MEMBERS))[:-60], "cannot be read to its end"),
     ("junk.zip", lambda: b"PK\x03\x04" + b"junk" * 99, "cannot be read to its end"),

@@ -105,6 +105,7 @@ def test_a_few_lines_in_east_asian_encodings_are_told_apart(text: str, encodings
     for encoding in encodings:
         assert encoding_of((text * 3).encode(encoding)) == encoding
         assert encoding_of((prose + text * 3).encode(encoding)) == encoding
+        assert encoding_of((prose * 400 + text).encode(encoding)) == encoding
 
 
 def test_most_texts_are_read_as_they_were_written() -> None:

@@ -99,9 +99,8 @@ def test_a_value_without_text_is_left_out(words: int, indent: int | None, tmp_pa
 def test_damage_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "package.json"
     path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')
-    assert [record.reason for record in records(path) if isinstance(record, Rejected)] == [
-        "value is not JSON (Expecting ',' delimiter)"
-    ]
+    (damaged,) = (record for record in records(path) if isinstance(record, Rejected))
+    assert damaged.reason.startswith("value is not JSON") and texts(path) == ["A.", "C."]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "gb18030", "cp1252"])
@@ -135,6 +134,15 @@ def test_lines_of_which_the_first_is_damaged_are_json_lines(tmp_path: Path) -> N
     (tmp_path / "a.jsonl").write_text('{"text": "cut\n' + '{"text": "A river."}\n' * 9)
     found = records(tmp_path / "a.jsonl")
     assert isinstance(found[0], Rejected) and len(texts(tmp_path / "a.jsonl")) == 9
+
+
+@pytest.mark.parametrize("separator", [", ", ","])
+def test_damage_in_one_value_of_an_array_in_one_line_loses_that_value_alone(separator: str, tmp_path: Path) -> None:
+    rows = [{"id": number, "text": f"Row {number}.", "notes": [{"n": 1}, {"n": 2}]} for number in range(50)]
+    data = json.dumps(rows, separators=(separator, ": ")).replace("Row 7.", 'Row "7.').replace("Row 30.", 'Row 30."')
+    (tmp_path / "a.json").write_text(data)
+    assert texts(tmp_path / "a.json") == [f"Row {number}." for number in range(50) if number not in (7, 30)]
+    assert sum(isinstance(record, Rejected) for record in records(tmp_path / "a.json")) == 2
 
 
 @pytest.mark.parametrize("indent", [None, 2])
