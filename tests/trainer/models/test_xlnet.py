@@ -286,7 +286,7 @@ def test_initial_weights_are_drawn_and_biases_of_attention_not_decayed() -> None
     [
         ("masking.stored=true", 'masking.stored is not for model.family "xlnet", which masks nothing'),
         ("model.rope_base=10000.0", "model.rope_base belongs to "),
-        ("objective.kind=clm", 'objective.kind "clm" is not for model.family "xlnet", whose attention has an order of'),
+        ("objective.kind=clm", 'objective.kind "clm" is not for model.family "xlnet", whose attention follows'),
         ("model.hidden_size=33", 'model.hidden_size 33 is odd; positions in "xlnet"'),
     ],
 )
