@@ -94,8 +94,8 @@ class ShardJob:
     )
     text_key: str = option(
         "text",
-        help="the JSON key or the column of a table that holds the text; of several with commas between, all are "
-        "joined as paragraphs; of several with | between, the first that is there is read",
+        help="the JSON key (a.b is b under a) or the column of a table that holds the text; of several with commas "
+        "between, all are joined as paragraphs; of several with | between, the first that is there is read",
     )
     encoding: str = option(
         "utf-8",

@@ -6,14 +6,15 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
-from pipeline.readers.jsonl import is_text, load_json
+from pipeline.readers.jsonl import load_json
+from pipeline.readers.nested_keys import is_text, nested_texts
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 
@@ -32,19 +33,55 @@ _LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
 LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 ROWS = 50  # that are looked at
 
+# Texts under a dotted key of one object are at least so long on average, and so much of its characters. Names and
+# messages of programs are shorter, and examples in a specification are a small part of it.
+_PROSE_CHARACTERS = 50
+_PROSE_SHARE = 1 / 8
+
 
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
     rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
+    nested: Counter[str] = Counter()
+    is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
     if file_range.format in ("jsonl", "json"):
+        nested = _nested_lengths(rows, is_one)
         rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
     most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT]
-    if file_range.format == "json" and len(rows) == 1:  # such as package.json, with its description
+    if is_one:
         usual, most = [name for name in usual if name != "description"], []
-    return (usual or most or ["text"])[0]
+    longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
+    return (usual or longer or most or ["text"])[0]
+
+
+def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:
+    """Return how many characters of prose are under dotted keys. is_one: leave out what settings may hold, too."""
+    texts: dict[str, list[str]] = {}
+    characters = 0
+    for name, strings in chain.from_iterable(nested_texts(row).items() for row in rows):
+        characters += sum(map(len, strings))
+        if _last_word(name) not in NO_TEXT:
+            texts.setdefault(name, []).extend(filter(_is_prose, strings))
+
+    lengths = Counter({name: sum(map(len, prose)) for name, prose in texts.items() if prose})
+    if not is_one:
+        return lengths
+    return Counter(
+        {
+            name: length
+            for name, length in lengths.items()
+            if len(texts[name]) > 1
+            and length >= max(_PROSE_CHARACTERS * len(texts[name]), _PROSE_SHARE * characters)
+            and _last_word(name) != "description"
+        }
+    )
+
+
+def _is_prose(value: str) -> bool:
+    return not _is_number_or_url(value) and (" " in value or not value.isascii())
 
 
 def _last_word(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from pipeline.readers.nested_keys import Path, is_text, nested_texts, with_nested
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
@@ -82,8 +83,13 @@ def json_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
         yield parse_json_line(line.data, options.text_key, line.offset, options.max_document_bytes)
 
 
-def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: int = MAX_RECORD) -> Record | Rejected:
-    """Return the record of one line of JSON. `line` is None if it was too long to keep."""
+def parse_json_line(
+    line: bytes | None, text_key: str, offset: int, max_bytes: int = MAX_RECORD, walked: Path = ()
+) -> Record | Rejected:
+    """Return the record of one line of JSON. `line` is None if it was too long to keep.
+
+    walked: the first keys of a dotted --text_key, if these led to this value.
+    """
     if line is None:
         return Rejected(too_long_reason(max_bytes), "jsonl", offset)
     if line.isspace():
@@ -100,7 +106,8 @@ def parse_json_line(line: bytes | None, text_key: str, offset: int, max_bytes: i
         except ValueError as error:
             reason, excerpt = _fault_of_json(decoded, error)
             return Rejected(reason, "jsonl", offset, excerpt, undecodable=undecodable, size=len(line))
-    if isinstance(fields, str):
+    fields = with_nested(fields, text_key, walked)
+    if isinstance(fields, str) and not walked:
         return Record(fields, "jsonl", undecodable, position=offset, size=len(line))
     if not isinstance(fields, dict):
         return Rejected(NO_OBJECT, "jsonl", offset, excerpt_of(line), undecodable=undecodable, size=len(line))
@@ -128,15 +135,10 @@ def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
     return joined([text if isinstance(text, str) else joined(text) for text in texts]) if texts else None
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a value of JSON is a text: a string, or a list of strings, which are its paragraphs."""
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
-
-
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
-    """Return up to MAX_KEYS keys that hold texts, the one with the longest text first."""
-    lengths = {key: len("".join(value)) for key, value in fields.items() if is_text(value)}
-    longest_first = sorted(lengths, key=lambda key: -lengths[key])
+    """Return up to MAX_KEYS keys that lead to texts, the one with the longest text first."""
+    texts = {key: value for key, value in fields.items() if is_text(value)} | nested_texts(fields)
+    longest_first = sorted(texts, key=lambda key: -len("".join(texts[key])))
     return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])
 
 

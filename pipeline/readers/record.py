@@ -159,6 +159,11 @@ def wanted_keys(text_key: str, present: Container[str]) -> tuple[str, ...]:
     return (whole or parts or alternatives)[0]
 
 
+def names_in(text_key: str) -> list[str]:
+    """Return the keys of all alternatives of --text_key."""
+    return [name for names in _alternatives(text_key) for name in names]
+
+
 @lru_cache
 def _alternatives(text_key: str) -> list[tuple[str, ...]]:
     lists = (tuple(dict.fromkeys(filter(None, map(str.strip, one.split(","))))) for one in text_key.split("|"))

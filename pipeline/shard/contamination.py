@@ -184,7 +184,7 @@ def _values(text: str) -> list[Any]:
         return [load_json(text)]
     except ValueError:
         data = text.encode()
-        return [load_json((value or b"").decode()) for _, value in json_values([data], len(data))]
+        return [load_json((value or b"").decode()) for _, value, _ in json_values([data], len(data))]
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:

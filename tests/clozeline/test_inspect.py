@@ -326,12 +326,19 @@ def test_tables_for_tasks_hold_no_text(tmp_path: Path) -> None:
         list(inspect_all([str(tmp_path)], 1))
 
 
-def test_records_whose_text_is_within_others_are_said_to_have_none(tmp_path: Path) -> None:
+def test_records_whose_text_is_within_others_are_read_by_dotted_keys(tmp_path: Path) -> None:
     talks = [{"talk_id": f"t_{number}", "turns": [{"words": "It rained all day."}]} for number in range(9)]
     (tmp_path / "talks.json").write_text(json.dumps(talks))
     (tmp_path / "a.txt").write_text("The river is long.\n")
     told = "\n".join(inspect_all([str(tmp_path)], 1))
-    assert "json without text: no text under its key" in told and "jq -c '.data[]'" in told
+    assert "--text_key turns.words " in told.partition("next  ")[2] and "of text in 10 documents" in told
+
+
+def test_records_without_text_are_said_to_have_none(tmp_path: Path) -> None:
+    (tmp_path / "sizes.json").write_text(json.dumps([{"sizes": [number, {"unit": "cm"}]} for number in range(9)]))
+    (tmp_path / "a.txt").write_text("The river is long.\n")
+    told = "\n".join(inspect_all([str(tmp_path)], 1))
+    assert "json without text: no text under its key" in told and "--text_key data.text" in told
     assert "--text_key" not in told.partition("next  ")[2] and "of text in 1 document" in told
 
 

@@ -1,0 +1,171 @@
+"""Dotted keys of --text_key lead into objects and lists of JSON. In a file of one object, elements are documents."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.readers import json_values
+from pipeline.readers.inputs import with_format
+from pipeline.readers.record import Record, RecordOptions, Rejected
+from pipeline.readers.table import read_records
+from pipeline.text_keys import text_key
+from tests.pipeline.readers.test_cut_files import whole_range
+from tests.pipeline.readers.test_json_values import records, texts
+
+SENTENCE = "It rained the whole day, and the river rose above the bridge. "
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {"title": "A", "paragraphs": [{"context": "One, [two].", "qas": [{"context": "?"}]}, {"context": "Three."}]},
+        {"title": "B {", "paragraphs": [{"context": 'Four "five".'}]},
+    ],
+    "more": [{"context": "no"}],
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("value", "key", "expected"),
+    [
+        (SQUAD, "data.paragraphs.context", ["One, [two].\n\nThree.", 'Four "five".']),
+        (SQUAD, "data.title,data.paragraphs.context", ["A\n\nOne, [two].\n\nThree.", 'B {\n\nFour "five".']),
+        (SQUAD, "text|data.title", ["A", "B {"]),
+        ({"d1": {"log": [{"say": "a"}, {"say": "b"}]}, "d, 2": {"log": [{"say": "c"}]}}, "*.log.say", ["a\n\nb", "c"]),
+        ({"id, 1": "one", 'id "2"': "two: three"}, "*", ["one", "two: three"]),
+        ({"n": 1, "texts": ["a [x]", "b, {c"]}, "texts.*", ["a [x]", "b, {c"]),
+        ({"n": 1, "texts": ["a [x]", "b, {c"]}, "texts", ["a [x]\n\nb, {c"]),
+        ({"n": 1, "texts": [["a", "b"], ["c"]]}, "texts.*", ["a\n\nb", "c"]),
+        ({"a": {"b": {"c": [{"d": "x"}, {"d": ["y", "z"]}]}, "c": [{"d": "no"}]}}, "a.b.c.d", ["x", "y\n\nz"]),
+        ({"\u00e9t\u00e9": [{"d": "x"}]}, "\u00e9t\u00e9.d", ["x"]),
+        ([{"a": {"b": "x"}}, {"a": [{"b": "y"}, {"c": 1}, {"b": "z"}]}], "a.b", ["x", "y\n\nz"]),
+        ({"a": {"b": "x"}}, "a.b", ["x"]),
+        ({"a.b": "whole", "a": {"b": "x"}}, "a.b", ["whole"]),
+        ({"text": "A book.", "title": "T"}, "text|*.text", ["A book."]),
+    ],
+)
+def test_texts_under_dotted_keys(value: Any, key: str, expected: list[str], indent: int | None, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(value, indent=indent))
+    assert texts(tmp_path / "a.json", key) == expected
+
+
+def test_texts_of_a_line_are_one_document(tmp_path: Path) -> None:
+    rows = [
+        {"_source": {"content": "x"}},
+        {"messages": [{"role": "user", "content": "Hello."}, {"content": "Good day."}], "source": "chat"},
+        {"messages": []},
+    ]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    *found, without = records(tmp_path / "a.jsonl", "_source.content|messages.content")
+    assert [(one.text, one.source) for one in found if isinstance(one, Record)] == [
+        ("x", "jsonl"),
+        ("Hello.\n\nGood day.", "chat"),
+    ]
+    assert isinstance(without, Rejected) and without.reason.startswith("no text under")
+
+
+def made(random_: random.Random, keys: str, depth: int) -> Any:
+    kind = random_.choice(["text", "text", "number", "list", "list", "object", "object", "object"])
+    if kind == "number" or depth == 0:
+        return random_.randrange(9)
+    if kind == "text":
+        return random_.choice(["a", "[{", "},", '\\"a\\":', "\\\\"])
+    if kind == "list":
+        return [made(random_, keys, depth - 1) for _ in range(random_.randrange(4))]
+    return {key: made(random_, keys, depth - 1) for key in random_.sample(keys, 2)}
+
+
+def is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
+
+
+def elements_on(value: Any, path: list[str]) -> list[tuple[Any, list[str]]]:
+    """Return the values of the lists that a path meets first, with what follows of it; the value itself without any."""
+
+    def lists(value: Any, path: list[str]) -> list[tuple[Any, list[str]]]:
+        if len(path) < 2 or not isinstance(value, dict) or path[0] not in value:
+            return []
+        inner = value[path[0]]
+        return [(one, path[1:]) for one in inner] if isinstance(inner, list) else lists(inner, path[1:])
+
+    return lists(value, path) or [(value, path)]
+
+
+def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    random_ = random.Random(0)
+    path = tmp_path / "a.json"
+    found = 0
+    for _ in range(1000):
+        value = {key: made(random_, "ab", 5) for key in random_.sample("ab", 2)}
+        keys: list[str] = random_.choices("ab", k=random_.choice([2, 3]))
+        monkeypatch.setattr(json_values, "_BLOCK_BYTES", random_.choice([1, 3, 8, 1000]))
+        path.write_text(json.dumps(value, indent=random_.choice([None, 1])))
+
+        expected = []
+        for element, rest in elements_on(value, keys):
+            parts = [element]
+            for key in rest:
+                parts = [inner for part in parts for inner in (part if isinstance(part, list) else [part])]
+                parts = [part[key] for part in parts if isinstance(part, dict) and key in part]
+            kept = [
+                part if isinstance(part, str) else "\n\n".join(filter(None, part)) for part in parts if is_text(part)
+            ]
+            expected += ["\n\n".join(filter(None, kept))] if kept else []
+        assert texts(path, ".".join(keys)) == expected, (value, keys)
+        found += len(expected)
+    assert found > 100
+
+
+def test_memory_is_bounded_by_the_elements(tmp_path: Path) -> None:
+    data = {"meta": ["x" * 5000], "data": [{"t": f"{number} {SENTENCE}"} for number in range(2000)]}
+    (tmp_path / "a.json").write_text(json.dumps(data))
+    options = RecordOptions("data.t", "blank_line", max_document_bytes=200)
+    found = list(read_records(with_format(whole_range(tmp_path / "a.json", "auto")), options))
+    assert [record.text for record in found if isinstance(record, Record)] == [row["t"] for row in data["data"]]
+
+
+def test_damage_in_one_element_loses_that_one_and_the_last(tmp_path: Path) -> None:
+    rows = ",\n".join(json.dumps({"t": f"Row {number}."}) for number in range(50))
+    damaged = rows.replace('"Row 7."', '"Row "7."')
+    (tmp_path / "a.json").write_text(f'{{"n": 1,\n"data": [{damaged}],\n"end": 1}}')
+    found = records(tmp_path / "a.json", "data.t")
+    assert texts(tmp_path / "a.json", "data.t") == [f"Row {number}." for number in range(50) if number not in (7, 49)]
+    assert sum(isinstance(record, Rejected) for record in found) == 2
+
+
+PACKAGE = {
+    "name": "x",
+    "scripts": {"build": "tsc -p . && echo done with the whole build of all packages that are in this folder"},
+    "contributors": [{"name": "Ann Bee"}, {"name": "Bob Cee"}, {"name": "Cid Dee"}],
+    "packages": {f"p{number}": {"description": SENTENCE, "integrity": "a" * 99} for number in range(9)},
+}
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"v": 1, "data": [{"rows": [{"context": SENTENCE * 9, "id": "x" * 40}] * 20}] * 50}, "data.rows.context"),
+        ({f"d{number}": {"log": [{"say": SENTENCE}] * 2} for number in range(5)}, "*.log.say"),
+        ({"n": 1, "texts": [SENTENCE] * 9}, "texts.*"),
+        ([{"id": 1, "a": {"b": SENTENCE}}] * 3, "a.b"),
+        ([{"story": SENTENCE, "author": {"name": "Ann Bee"}}] * 3, "story"),
+        (PACKAGE, "text"),
+    ],
+)
+def test_the_key_is_found(value: Any, expected: str, indent: int | None, tmp_path: Path) -> None:
+    """Also where the object is longer than the bytes that are looked at, and not in settings of programs."""
+    (tmp_path / "a.json").write_text(json.dumps(value, indent=indent))
+    assert text_key(with_format(whole_range(tmp_path / "a.json", "auto"))) == expected
+
+
+def test_the_key_of_lines_is_found(tmp_path: Path) -> None:
+    row = {"_index": "news", "_source": {"title": "It rains", "content": SENTENCE, "url": "https://a.example/b"}}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
+    assert text_key(with_format(whole_range(tmp_path / "a.jsonl", "auto"))) == "_source.content"
+    (rejected, *_) = records(tmp_path / "a.jsonl")
+    assert isinstance(rejected, Rejected) and rejected.keys[0] == "_source.content"
