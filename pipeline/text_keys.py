@@ -14,7 +14,7 @@ from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
-from pipeline.readers.nested_keys import is_text, nested_texts
+from pipeline.readers.nested_keys import EACH, is_text, nested_texts
 from pipeline.readers.open import open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 
@@ -44,7 +44,7 @@ def text_key(file_range: FileRange) -> str:
     rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
     nested: Counter[str] = Counter()
     is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
-    if file_range.format in ("jsonl", "json"):
+    if file_range.format != "csv":
         nested = _nested_lengths(rows, is_one)
         rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
@@ -63,6 +63,8 @@ def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:
     characters = 0
     for name, strings in chain.from_iterable(nested_texts(row).items() for row in rows):
         characters += sum(map(len, strings))
+        if not is_one and name.count(".") == 1:
+            name = name.removesuffix(f".{EACH}")  # the strings of a list are paragraphs
         if _last_word(name) not in NO_TEXT:
             texts.setdefault(name, []).extend(filter(_is_prose, strings))
 

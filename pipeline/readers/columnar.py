@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.readers.nested_keys import joined_at
 from pipeline.readers.open import LimitedReads, Stream
 from pipeline.readers.record import (
     PARAGRAPH_BREAK,
@@ -59,12 +60,16 @@ _IS_TEXT = (
 
 
 def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...]:
-    """Return the names of the columns that `text_key` names (see `wanted_keys`).
+    """Return the names of the columns that `text_key` names (see `wanted_keys`), dotted ones of fields in columns.
 
-    Raises DataError unless each is the name of exactly one column of strings, bytes or nulls, and at most one column is
-    called `source`. A column of type null has no texts.
+    Raises DataError unless each is the name of exactly one column of strings, lists of strings, bytes or nulls, and at
+    most one column is called `source`. A column of type null has no texts.
     """
-    wanted = wanted_keys(text_key, schema.names)
+    text_columns = [field.name for field in schema if _is_text(field.type)]
+    text_columns += [
+        name for field in schema if not _is_text(field.type) for name in _strings_in(field.type, field.name)
+    ]
+    wanted = wanted_keys(text_key, [*schema.names, *text_columns])
     for name in (*wanted, "source"):
         count = schema.names.count(name)
         if count > 1:
@@ -73,7 +78,6 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
                 "Rename all but one of them."
             )
 
-    text_columns = [field.name for field in schema if _is_text(field.type)]
     for name in wanted:
         if name in text_columns or (name in schema.names and pa.types.is_null(schema.field(name).type)):
             continue
@@ -97,6 +101,17 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_type(kind) for is_type in _IS_TEXT)
 
 
+def _strings_in(kind: pa.DataType, name: str) -> Iterator[str]:
+    """Yield the dotted names of the strings, and lists of them, in the values of a column."""
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        kind = kind.value_type
+    if pa.types.is_struct(kind):
+        for field in kind.fields:
+            yield from _strings_in(field.type, f"{name}.{field.name}")
+    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        yield name
+
+
 def without_times(rows: Any) -> Any:
     """Return a batch or table without its columns of times, which Python has no type for if they are in nanoseconds."""
     return rows.select([place for place, field in enumerate(rows.schema) if not pa.types.is_temporal(field.type)])
@@ -111,7 +126,8 @@ def _listed(names: list[str]) -> str:
 def read_columns(schema: pa.Schema, wanted: tuple[str, ...]) -> list[str]:
     """Return the names of all columns to read: those of the text, and that of the source if there is one."""
     has_source = "source" in schema.names and "source" not in wanted
-    return [*wanted, "source"] if has_source else list(wanted)
+    columns = [name if name in schema.names else name.partition(".")[0] for name in wanted]
+    return list(dict.fromkeys([*columns, "source"] if has_source else columns))
 
 
 def batch_records(
@@ -122,7 +138,7 @@ def batch_records(
     wanted: names of the columns of text. first_row: the number in the file of the batch's first row.
     source: of rows that name none.
     """
-    columns = [_TextColumn(batch.column(name)) for name in wanted]
+    columns = [_TextColumn(_column(batch, name)) for name in wanted]
     has_source = "source" in batch.schema.names and "source" not in wanted
 
     for start in range(0, batch.num_rows, MAX_ROWS):
@@ -143,6 +159,16 @@ def batch_records(
                 data = _joined([column.data(index) for column in present])
                 text, undecodable = _decoded(data, row)
                 yield Record(text, row_source, undecodable, position=row, size=size)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> Any:
+    """Return a column of texts: that with this name, or made of what the dotted name leads to."""
+    path = (name,) if name in batch.schema.names else tuple(name.split("."))
+    column = batch.column(path[0])
+    if not pa.types.is_nested(column.type):
+        return column
+    slices = (column.slice(start, MAX_ROWS).to_pylist() for start in range(0, len(column), MAX_ROWS))
+    return pa.array([joined_at(value, path[1:]) for values in slices for value in values], pa.large_string())
 
 
 class _TextColumn:
@@ -220,7 +246,8 @@ def parquet_records(stream: Stream, file_range: FileRange, options: RecordOption
 
     # Read as a dictionary: a text that many rows share is then in memory once, however long it is. Otherwise a small
     # file could expand to terabytes, as with 20,000 rows that point to one string of 21 MB.
-    file = pq.ParquetFile(stream.file, metadata=metadata, read_dictionary=list(wanted))
+    plain = [name for name in wanted if name in schema.names and not pa.types.is_nested(schema.field(name).type)]
+    file = pq.ParquetFile(stream.file, metadata=metadata, read_dictionary=plain)
 
     for group, first_row in first_rows.items():
         row = first_row

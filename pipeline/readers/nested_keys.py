@@ -1,4 +1,4 @@
-"""Keys of --text_key that lead into the objects and lists of JSON.
+"""Keys of --text_key that lead into the objects and lists of JSON, and into columns of tables with such values.
 
 `a.b` is what is under `b` in the object under `a`. A list under `a` stands for its elements: `a.b` is then the texts
 under `b` in all of them. The key `*` is each value of an object whose keys are names, and each element of a list.
@@ -41,20 +41,21 @@ def with_nested(value: Any, text_key: str, walked: Path = ()) -> Any:
         name = ".".join(path)
         if path[: len(walked)] != walked or (isinstance(value, dict) and name in value):
             continue
-        texts = [text if isinstance(text, str) else joined(text) for text in texts_at(value, path[len(walked) :])]
-        if texts:
-            found[name] = joined(texts)
+        text = joined_at(value, path[len(walked) :])
+        if text is not None:
+            found[name] = text
     if not found:
         return value
     return value | found if isinstance(value, dict) else found
 
 
-def texts_at(value: Any, path: Path) -> list[Any]:
-    """Return the texts to which a path leads from a value, in their order."""
+def joined_at(value: Any, path: Path) -> str | None:
+    """Return the texts to which a path leads from a value, as paragraphs; None if there are none."""
     values = [value]
     for key in path:
         values = [inner for outer in values for inner in _under(outer, key)]
-    return [value for value in values if is_text(value)]
+    texts = [text if isinstance(text, str) else joined(text) for text in values if is_text(text)]
+    return joined(texts) if texts else None
 
 
 def _under(value: Any, key: str) -> Iterator[Any]:

@@ -7,6 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.readers import json_values
@@ -14,6 +16,7 @@ from pipeline.readers.inputs import with_format
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
+from schemas.errors import DataError
 from tests.pipeline.readers.test_cut_files import whole_range
 from tests.pipeline.readers.test_json_values import records, texts
 
@@ -169,3 +172,38 @@ def test_the_key_of_lines_is_found(tmp_path: Path) -> None:
     assert text_key(with_format(whole_range(tmp_path / "a.jsonl", "auto"))) == "_source.content"
     (rejected, *_) = records(tmp_path / "a.jsonl")
     assert isinstance(rejected, Rejected) and rejected.keys[0] == "_source.content"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_texts_within_columns(name: str, tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "id": f"{number}",
+            "translation": {"en": SENTENCE * 2, "de": f"Satz {number}."},
+            "messages": [{"role": "user", "content": f"{number}?"}, {"role": "bot", "content": "Yes."}],
+            "parts": ["One.", f"{number}."],
+            "source": "web",
+        }
+        for number in range(600)
+    ]
+    rows.append(dict.fromkeys(rows[0]))
+    table = pa.Table.from_pylist(rows)
+    if name.endswith("parquet"):
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as file:
+            file.write_table(table)
+
+    expected = {
+        "translation.de": "Satz {}.",
+        "none|messages.content": "{}?\n\nYes.",
+        "parts": "One.\n\n{}.",
+        "translation.de,id": "Satz {0}.\n\n{0}",
+    }
+    for key, text in expected.items():
+        *found, without = records(tmp_path / name, key)
+        assert [one.text for one in found if isinstance(one, Record)] == [text.format(number) for number in range(600)]
+        assert {one.source for one in found} == {"web"} and isinstance(without, Rejected)
+    assert text_key(with_format(whole_range(tmp_path / name, "auto"))) == "translation.en"
+    with pytest.raises(DataError, match=r"no text column 'text'; give --text_key one of id, .*translation.de"):
+        records(tmp_path / name)
