@@ -20,7 +20,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
@@ -98,13 +98,6 @@ def _errors_of_existing(url: str) -> Iterator[None]:
             yield
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist.") from error
-
-
-def size(url: str) -> int:
-    """Return the size of a file in bytes. Raises DataError if it does not exist."""
-    fs, path = filesystem(url)
-    with _errors_of_existing(url):
-        return int(cast(int, fs.size(path)))
 
 
 def is_partial(name: str) -> bool:
@@ -323,16 +316,10 @@ def names(url: str, prefix: str = "") -> list[str]:
     try:
         with storage_errors_of(url, FileNotFoundError, NotADirectoryError):
             if isinstance(fs, LocalFileSystem):
-                found = os.listdir(path)
-            elif prefix:
-                found = list(_with_prefix(fs, path, prefix))
-            else:
-                found = fs.ls(path, detail=False)
+                return sorted(name for name in os.listdir(path) if name.startswith(prefix))
+            return sorted(_name(entry) for entry in _listed(fs, path, prefix))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-    last_parts = (str(name).rstrip("/").rsplit("/", 1)[-1] for name in found)
-    return sorted(name for name in last_parts if name.startswith(prefix))
 
 
 def sizes(url: str, prefix: str = "") -> dict[str, int]:
@@ -345,17 +332,22 @@ def sizes(url: str, prefix: str = "") -> dict[str, int]:
         with storage_errors_of(url, FileNotFoundError, NotADirectoryError):
             if isinstance(fs, LocalFileSystem):
                 return _local_sizes(path, prefix)
-            found = _with_prefix(fs, path, prefix).values() if prefix else fs.ls(path, detail=True)
+            return {_name(entry): int(entry["size"]) for entry in _listed(fs, path, prefix) if entry["type"] == "file"}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
 
 
-def _with_prefix(fs: Any, path: str, prefix: str) -> dict[str, dict[str, Any]]:
-    """Return a store's entries, by path, for files directly in a folder whose names begin with `prefix`."""
+def _listed(fs: Any, path: str, prefix: str) -> list[dict[str, Any]]:
+    """Return the entries of a folder in a store; with a prefix, only files whose names begin with it."""
+    if not prefix:
+        return fs.ls(path, detail=True)
     found = fs.find(path, detail=True, prefix=prefix)  # stores filter on the server; other file systems do not filter
     begin = f"{path.rstrip('/')}/{prefix}"
-    return {name: entry for name, entry in found.items() if name.startswith(begin) and "/" not in name[len(begin) :]}
+    return [entry for name, entry in found.items() if name.startswith(begin) and "/" not in name[len(begin) :]]
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return entry["name"].rstrip("/").rpartition("/")[2]
 
 
 def _local_sizes(path: str, prefix: str) -> dict[str, int]:

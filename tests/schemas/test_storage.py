@@ -86,7 +86,7 @@ def test_what_the_system_refuses_names_the_path_and_the_reason(tmp_path) -> None
 
 def test_a_store_out_of_reach_is_one_error_for_every_use(store_out_of_reach) -> None:
     url = "s3://nowhere/x"
-    uses = (storage.exists, storage.read, storage.names, storage.size, storage.remove, storage.modified)
+    uses = (storage.exists, storage.read, storage.names, storage.sizes, storage.remove, storage.modified)
     for use in (*uses, lambda url: storage.publish(url, b"1")):
         with pytest.raises(StorageError, match=r"s3://nowhere/x cannot be reached \(EndpointConnectionError"):
             use(url)
