@@ -25,18 +25,16 @@ from collections.abc import Callable, Generator, Iterator
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+import zstandard
+
 from pipeline.readers.frames import (
     BLOCK_NAME,
     CODECS,
     GZIP_MAGIC,
-    GZIP_RESERVED,
     ZSTD_MAGIC,
-    ZSTD_RESERVED,
     CompressedBytes,
     Frames,
     block_candidates,
-    candidates,
-    declared_plain_bytes,
 )
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSORS, Stream, as_file, plain_frames
@@ -65,13 +63,25 @@ ONE_FRAME_GROWTH = 2
 """A frame with this many times the bytes of the whole compressed file is assumed to be its only one: text compresses
 better than that."""
 
+_GZIP_RESERVED = 0xE0  # bits of the byte after the magic
+_ZSTD_RESERVED = 0x08
 _GZIP_SIZE_BYTES = 4  # at the end of a file: plain bytes of its last member, modulo 2^32
 _ZSTD_HEADER_BYTES = 18
 
 
+def _candidates(magic: bytes, reserved_bits: int, data: bytes) -> Iterator[int]:
+    """Yield the offsets in `data` at which a frame may begin: with `magic`, and then a byte without reserved bits."""
+    place = data.find(magic)
+    while place >= 0:
+        following = data[place + len(magic) : place + len(magic) + 1]
+        if following and not following[0] & reserved_bits:
+            yield place
+        place = data.find(magic, place + 1)
+
+
 FRAME_FORMATS: dict[str, Callable[[bytes], Iterator[int]]] = {
-    "gzip": partial(candidates, GZIP_MAGIC, GZIP_RESERVED),
-    "zstd": partial(candidates, ZSTD_MAGIC, ZSTD_RESERVED),
+    "gzip": partial(_candidates, GZIP_MAGIC, _GZIP_RESERVED),
+    "zstd": partial(_candidates, ZSTD_MAGIC, _ZSTD_RESERVED),
     "bz2": block_candidates,
 }
 """For each compression, what yields the offsets in some bytes at which a frame may begin."""
@@ -96,8 +106,17 @@ def is_one_frame(file: InputFile, compression: str) -> bool:
             plain_bytes = int.from_bytes(opened.read(_GZIP_SIZE_BYTES), "little")
     else:
         with open_range(file) as opened:
-            plain_bytes = declared_plain_bytes(opened.read(_ZSTD_HEADER_BYTES)) or 0
+            plain_bytes = _declared_plain_bytes(opened.read(_ZSTD_HEADER_BYTES))
     return plain_bytes >= ONE_FRAME_GROWTH * file.size
+
+
+def _declared_plain_bytes(head: bytes) -> int:
+    """Return the number of plain bytes that the first zstd frame of a file declares; 0 if it declares none."""
+    try:
+        size = zstandard.get_frame_parameters(head).content_size
+    except zstandard.ZstdError:
+        return 0
+    return 0 if size == zstandard.CONTENTSIZE_UNKNOWN else size
 
 
 def first_cut_point(file: InputFile, compression: str, start: int, end: int) -> tuple[int, bytes] | None:

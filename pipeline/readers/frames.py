@@ -65,9 +65,6 @@ class CompressedBytes:
         self.offset -= len(data)
 
 
-FrameReader = Callable[[CompressedBytes], Frames]
-
-
 class Codec(NamedTuple):
     """A compression, and Python's decoder of one frame.
 
@@ -84,11 +81,9 @@ class Codec(NamedTuple):
 
 
 GZIP_MAGIC = b"\x1f\x8b\x08"  # with the only compression method that exists
-GZIP_RESERVED = 0xE0  # bits of the byte after the magic
 _GZIP_WINDOW = 31  # zlib's number for a gzip header and a window of 32 KB
 
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-ZSTD_RESERVED = 0x08  # bits of the byte after the magic
 _SKIPPABLE = tuple(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60))  # frames without plain bytes
 
 CODECS = {
@@ -128,7 +123,12 @@ def read_frames(codec: Codec, source: CompressedBytes) -> Frames:
             try:
                 data = decoder.decompress(piece)
             except codec.failure as error:
-                raise _failed(source, codec.frame, start, error) from error
+                if "too much memory" in str(error):
+                    raise DataError(
+                        f"{source.path} needs more than {MAX_WINDOW_BYTES >> 20} MB of memory to decompress. Compress "
+                        "it again without --long."
+                    ) from error
+                raise damaged(source, codec.frame, start, error) from error
             if data:
                 yield start, data
         source.give_back(decoder.unused_data)
@@ -137,20 +137,10 @@ def read_frames(codec: Codec, source: CompressedBytes) -> Frames:
 def _skip_padding(source: CompressedBytes, padding: bytes) -> bool:
     """Skip padding. Return whether anything follows it."""
     while block := source.take_some():
-        rest = block.lstrip(padding)
-        if rest:
+        if rest := block.lstrip(padding):
             source.give_back(rest)
             return True
     return False
-
-
-def _failed(source: CompressedBytes, frame: str, start: int, error: Exception) -> DataError:
-    if "too much memory" not in str(error):
-        return damaged(source, frame, start, error)
-    return DataError(
-        f"{source.path} needs more than {MAX_WINDOW_BYTES >> 20} MB of memory to decompress. Compress it again without "
-        "--long."
-    )
 
 
 def damaged(source: CompressedBytes, frame: str, start: int, cause: object) -> DataError:
@@ -170,16 +160,15 @@ def _check_magic(source: CompressedBytes, codec: Codec, frames_before: int) -> N
     if any(magic.startswith(head) for magic in codec.magics):
         return
 
-    frame = codec.frame
     start = source.offset
     if start == 0:
-        raise misnamed(source.path, frame.partition(" ")[0])
+        raise misnamed(source.path, codec.frame.partition(" ")[0])
     if not frames_before:
-        raise damaged(source, frame, start, "there is none")
+        raise damaged(source, codec.frame, start, "there is none")
     raise DataError(
-        f"{source.path} is damaged: the {frame} that begins at byte {start:,} of the compressed file cannot be read "
-        f"(there is none), and what comes before is whole. If something was appended there, cut it off with `head -c "
-        f"{start} FILE > NEW_FILE`; otherwise copy the file again, or leave it out."
+        f"{source.path} is damaged: the {codec.frame} that begins at byte {start:,} of the compressed file cannot be "
+        "read (there is none), and what comes before is whole. If something was appended there, cut it off with `head "
+        f"-c {start} FILE > NEW_FILE`; otherwise copy the file again, or leave it out."
     )
 
 
@@ -193,25 +182,6 @@ def misnamed(path: str, compression: str) -> DataError:
 def no_end(frame: str, start: int) -> EOFError:
     """Return the error for a frame that the end of the file cuts off."""
     return EOFError(f"the {frame} that begins at byte {start:,} of the compressed file has no end")
-
-
-def candidates(magic: bytes, reserved_bits: int, data: bytes) -> Iterator[int]:
-    """Yield the offsets in `data` at which a frame may begin: with `magic`, and then a byte without reserved bits."""
-    place = data.find(magic)
-    while place >= 0:
-        following = data[place + len(magic) : place + len(magic) + 1]
-        if following and not following[0] & reserved_bits:
-            yield place
-        place = data.find(magic, place + 1)
-
-
-def declared_plain_bytes(head: bytes) -> int | None:
-    """Return the number of plain bytes that the first frame of a file declares; None if it declares none."""
-    try:
-        size = zstandard.get_frame_parameters(head).content_size
-    except zstandard.ZstdError:
-        return None
-    return None if size == zstandard.CONTENTSIZE_UNKNOWN else size
 
 
 # ---- bzip2 ----
@@ -251,8 +221,7 @@ def bzip2_blocks(source: CompressedBytes) -> Frames:
         start = place // 8
         yield start, b""
         data, place = _decompress_block(bits, place)
-        if data:
-            yield start, data
+        yield start, data
 
 
 def check_end(tail: bytes) -> None:
@@ -263,9 +232,8 @@ def check_end(tail: bytes) -> None:
 
 
 def block_candidates(data: bytes) -> Iterator[int]:
-    """Yield the byte offsets in `data` at which the magic number of a block begins, at any bit of the byte."""
-    for place in sorted(_places_of(_BLOCK, data)):
-        yield place // 8
+    """Return the byte offsets in `data` at which the magic number of a block begins, at any bit of the byte."""
+    return (place // 8 for place in sorted(_places_of(_BLOCK, data)))
 
 
 class _Bits:
@@ -284,31 +252,27 @@ class _Bits:
             if not self._read():
                 return -1
 
-        first = place // 8 - self._data_start
-        last = (place + size + 7) // 8 - self._data_start
-        surplus = 8 * last - (place + size - 8 * self._data_start)
-        number = int.from_bytes(self._data[first:last], "big") >> surplus
-        return number & ((1 << size) - 1)
+        end = place + size
+        first, last = place // 8, (end + 7) // 8
+        number = int.from_bytes(self._data[first - self._data_start : last - self._data_start], "big")
+        return (number >> (8 * last - end)) & ((1 << size) - 1)
 
     def drop_before(self, place: int) -> None:
-        """Forget the data and the magic numbers before `place`, once they are many."""
+        """Forget the magic numbers up to `place`, and the data before it once it is much."""
+        while self._magics and self._magics[0] <= place:
+            self._magics.popleft()
         dropped = place // 8 - self._data_start
         if dropped > _KEPT_BYTES:
             self._data = self._data[dropped:]
             self._data_start += dropped
-            while self._magics and self._magics[0] < place:
-                self._magics.popleft()
 
     def magic_after(self, place: int) -> int | None:
         """Return the place of the next magic number, as far as a block may extend, and drop what is before `place`."""
         self.drop_before(place)
-        while True:
-            while self._magics and self._magics[0] <= place:
-                self._magics.popleft()
-            if self._magics:
-                return self._magics[0]
+        while not self._magics:
             if 8 * (self._data_start + len(self._data)) > place + 8 * MAX_BLOCK_BYTES or not self._read():
                 return None
+        return self._magics[0]
 
     def _read(self) -> bool:
         """Read more bytes. Return False at the end of the file."""
@@ -399,17 +363,15 @@ def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:
 def _places_of(magic: int, data: bytes) -> list[int]:
     """Return the bit offsets in `data` of a magic number, in no particular order."""
     places: list[int] = []
-    padded = data + b"\0"
+    padded = data + b"\0\0"
 
     for shift in range(8):
         # Shifted, the number fills five whole bytes and parts of the bytes before and after. Search for the five, then
         # compare all 48 bits.
-        shifted = magic << (8 - shift)
-        core = shifted.to_bytes(7, "big")[1:6]
-
+        core = (magic << (8 - shift)).to_bytes(7, "big")[1:6]
         found = padded.find(core, 1)
         while found >= 0:
-            around = int.from_bytes(padded[found - 1 : found + 6].ljust(7, b"\0"), "big")
+            around = int.from_bytes(padded[found - 1 : found + 6], "big")
             place = 8 * (found - 1) + shift
             is_whole = place + _MAGIC_BITS <= 8 * len(data)
             if is_whole and (around >> (8 - shift)) & ((1 << _MAGIC_BITS) - 1) == magic:

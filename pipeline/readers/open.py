@@ -16,7 +16,7 @@ from typing import IO, Any
 import pyarrow as pa
 
 from pipeline.readers.encodings import is_line_safe, utf8_chunks
-from pipeline.readers.frames import CODECS, CompressedBytes, FrameReader, Frames, bzip2_blocks, read_frames
+from pipeline.readers.frames import CODECS, CompressedBytes, Frames, bzip2_blocks, read_frames
 from pipeline.readers.record import MAX_RATIO
 from schemas.errors import DataError
 
@@ -25,7 +25,7 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd"}
 SHORT_SUFFIXES = {".tgz": ".tar.gz", ".tbz": ".tar.bz2", ".tbz2": ".tar.bz2", ".txz": ".tar.xz", ".tzst": ".tar.zst"}
 """Suffixes of compressed tar archives, and what they stand for."""
 
-DECOMPRESSORS: dict[str, FrameReader] = {
+DECOMPRESSORS: dict[str, Callable[[CompressedBytes], Frames]] = {
     **{name: partial(read_frames, codec) for name, codec in CODECS.items()},
     "bz2": bzip2_blocks,
 }
