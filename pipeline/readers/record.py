@@ -9,6 +9,7 @@ from collections.abc import Container
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 Format = Literal[
     "text",
@@ -54,6 +55,7 @@ EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _MAX_UTF8_BYTES = 4  # of one character
+_MAX_HOST = 253  # characters of a name, by RFC 1035
 
 PARAGRAPH_BREAK = "\n\n"
 """What joins the texts of several keys."""
@@ -212,6 +214,22 @@ def excerpt_of(line: bytes) -> str:
     """Return the first characters of a record, for a person to look at."""
     first_bytes = line[: _MAX_UTF8_BYTES * EXCERPT_CHARACTERS]
     return first_bytes.decode(errors="replace")[:EXCERPT_CHARACTERS].rstrip("\n")
+
+
+def host_of(url: str) -> str:
+    """Return the host of a URL: lower case, without user, port, final dot and a leading "www."; "" if it has none.
+
+    Example: `"https://www.Example.org:8080/a"` -> `"example.org"`.
+    """
+    try:
+        host = (urlsplit(url).hostname or "").removesuffix(".")
+    except ValueError:  # such as brackets around what is no address
+        return ""
+    if len(host) > _MAX_HOST or not host.isprintable() or " " in host:
+        return ""
+
+    bare = host.removeprefix("www.")
+    return bare if "." in bare else host  # www.com is a name
 
 
 def joined(texts: list[str]) -> str:

@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from pipeline.readers.frames import CompressedBytes
 from pipeline.readers.html_pages import (
@@ -42,6 +41,7 @@ from pipeline.readers.record import (
     RejectedError,
     decode_utf8,
     excerpt_of,
+    host_of,
     place_in_words,
     too_long_reason,
 )
@@ -70,6 +70,7 @@ END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
 MAX_HEADER_BYTES = 1 << 20
 """Maximum bytes of a header, of WARC or of HTTP. Browsers take 256 KB."""
 
+_FOLD = re.compile(rb"\r?\n[ \t]+")  # a long value continues, as older writers fold it
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)
@@ -79,8 +80,6 @@ _SLICE_BYTES = 1 << 12  # given to zlib at once: it copies what follows a gzip m
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
 _RAW_WINDOW = -15  # some servers leave out the header of zlib that RFC 9110 asks for
-
-_MAX_HOST = 253  # characters of a name, by RFC 1035
 
 _READ_BYTES = 1 << 20  # read at once from a block that is not kept
 _AFTER_BLOCK_BYTES = 8  # at most; the standard asks for four
@@ -128,27 +127,10 @@ def warc_records(stream: Stream, file_range: FileRange, options: RecordOptions) 
             record = _document(entry, options)
         except RejectedError as error:
             excerpt = excerpt_of(entry.url.encode(errors="replace"))
-            record = Rejected(error.reason, SOURCE, entry.offset, excerpt, size=entry.size)
-        if isinstance(record, Record):
-            record = replace(record, host=host_of(entry.url))
+            yield Rejected(error.reason, SOURCE, entry.offset, excerpt, size=entry.size)
+            continue
         if record is not None:
-            yield record
-
-
-def host_of(url: str) -> str:
-    """Return the host of a URL: lower case, without user, port, final dot and a leading "www."; "" if it has none.
-
-    Example: `"https://www.Example.org:8080/a"` -> `"example.org"`.
-    """
-    try:
-        host = (urlsplit(url).hostname or "").removesuffix(".")
-    except ValueError:  # such as brackets around what is no address
-        return ""
-    if len(host) > _MAX_HOST or not host.isprintable() or " " in host:
-        return ""
-
-    bare = host.removeprefix("www.")
-    return bare if "." in bare else host  # www.com is a name
+            yield replace(record, host=host_of(entry.url))
 
 
 # ---- Documents ----
@@ -181,7 +163,7 @@ def _document(entry: Entry, options: RecordOptions) -> Record | None:
 
 
 def _page_of_response(entry: Entry, options: RecordOptions) -> Record:
-    if media_type(entry.fields.get("content-type", "")).name != "application/http":
+    if media_type(entry.fields.get("content-type", ""))[0] != "application/http":
         raise RejectedError(OTHER_TYPE)  # as of DNS
 
     response = parse_response(entry.block)
@@ -239,14 +221,14 @@ def _entries(stream: Stream, file_range: FileRange, options: RecordOptions) -> I
 def _rest_of_header(file: IO[bytes], file_range: FileRange, offset: int) -> bytes:
     lines: list[bytes] = []
     length = 0
-    while (line := file.readline(MAX_HEADER_BYTES)) not in _LINE_ENDS:
-        if not line:
-            raise _no_end(file_range, offset)
+    while line := file.readline(MAX_HEADER_BYTES):
         lines.append(line)
         length += len(line)
+        if line in _LINE_ENDS:
+            return b"".join(lines)
         if length > MAX_HEADER_BYTES:
             raise _no_record(file_range, offset)
-    return b"".join([*lines, line])
+    raise _no_end(file_range, offset)
 
 
 def _size_of_block(fields: dict[str, str]) -> int | None:
@@ -312,24 +294,14 @@ class Response(NamedTuple):
     body: bytes
 
 
-class MediaType(NamedTuple):
-    """A value of Content-Type: its type in lower case, and its charset, empty if it names none."""
-
-    name: str
-    charset: str
-
-
 def parse_response(block: bytes) -> Response:
     """Return the response that a block of bytes contains.
 
     Raises RejectedError if it does not begin as one, or if its header has more than MAX_HEADER_BYTES.
     """
     status = _STATUS_LINE.match(block)
-    if status is None:
-        raise RejectedError(UNREADABLE_HEADER)
-
     end = END_OF_HEADER.search(block, 0, MAX_HEADER_BYTES)
-    if end is None and len(block) > MAX_HEADER_BYTES:
+    if status is None or (end is None and len(block) > MAX_HEADER_BYTES):
         raise RejectedError(UNREADABLE_HEADER)
     header, body = (block, b"") if end is None else (block[: end.start()], block[end.end() :])
     return Response(int(status[1]), parse_fields(header), body)
@@ -337,28 +309,19 @@ def parse_response(block: bytes) -> Response:
 
 def parse_fields(header: bytes) -> dict[str, str]:
     """Return the named fields of an HTTP or WARC header, whose first line has no name."""
-    fields: dict[str, list[str]] = {}
-    last = ""
-    for line in header.split(b"\n")[1:]:
-        text = line.decode(errors="replace").rstrip()
-        if text[:1] in (" ", "\t"):  # a long value continues, as older writers fold it
-            if last:
-                fields[last].append(text.strip())
-            continue
-
-        name, colon, value = text.partition(":")
-        name = name.strip().lower()
-        last = name if colon and name not in fields else ""
-        if last:
-            fields[last] = [value.strip()]
-    return {name: " ".join(parts) for name, parts in fields.items()}
+    fields: dict[str, str] = {}
+    for line in _FOLD.sub(b" ", header).split(b"\n")[1:]:
+        name, colon, value = line.decode(errors="replace").partition(":")
+        if colon:
+            fields.setdefault(name.strip().lower(), value.strip())
+    return fields
 
 
-def media_type(value: str) -> MediaType:
-    """Return the parts of a Content-Type. Example: `"text/HTML; charset=utf-8"` -> `("text/html", "utf-8")`."""
+def media_type(value: str) -> tuple[str, str]:
+    """Return the type and charset of a Content-Type, as `("text/html", "utf-8")` of `"text/HTML; charset=utf-8"`."""
     name, _, parameters = value.partition(";")
     charset = _CHARSET.search(parameters)
-    return MediaType(name.strip().lower(), charset[1] if charset else "")
+    return name.strip().lower(), charset[1] if charset else ""
 
 
 def decoded_body(response: Response, max_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers.warc import host_of
+from pipeline.readers.record import host_of
 from tests.conftest import Command, made, rows
 from tests.pipeline.readers.web_files import members, paragraphs, wet
 from tests.pipeline.test_card import Tags
