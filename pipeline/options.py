@@ -7,7 +7,7 @@ Nothing here may import Beam, so that `--help` answers at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pipeline.flags import fraction, option, share, switch, switch_pair
@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 megabytes_of_shard = whole_number_from(1, 2000)  # Arrow holds 2 GB of text in one
 
 
+def folder_flag(help: str, default: Any = MISSING) -> Any:
+    return option(default, help=help, check=folder_path, recorded=False)
+
+
 def output_flag() -> Any:
-    return option(help="folder to write, local or a URL (s3://, gs://)", check=folder_path, recorded=False)
+    return folder_flag("folder to write, local or a URL (s3://, gs://)")
 
 
 def shuffle_flag(what: str) -> Any:
@@ -46,10 +50,7 @@ def shuffle_flag(what: str) -> Any:
 
 
 def overwrite_flag() -> Any:
-    return switch(
-        help="replace a finished result, which is kept until the new one is ready",
-        recorded=False,
-    )
+    return switch(help="replace a finished result, which is kept until the new one is ready", recorded=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,22 +201,15 @@ class VocabJob:
     `lowercase` and `keep_accents` are None until the language of the text has decided what the user did not.
     """
 
-    text: str | None = option(
-        None, help="folder written by shard; not needed with finished --counts", check=folder_path, recorded=False
-    )
-    counts: str | None = option(
-        None,
-        help="folder of word counts: written when --text is given and it is not finished, then read; vocabularies of "
+    text: str | None = folder_flag("folder written by shard; not needed with finished --counts", None)
+    counts: str | None = folder_flag(
+        "folder of word counts: written when --text is given and it is not finished, then read; vocabularies of "
         "other sizes and kinds can be learned from it",
-        check=folder_path,
-        recorded=False,
+        None,
     )
     output: str = output_flag()
-    extend: str | None = option(
-        None,
-        help="folder of a vocabulary or a published tokenizer to add tokens to, instead of --model and --size",
-        check=folder_path,
-        recorded=False,
+    extend: str | None = folder_flag(
+        "folder of a vocabulary or a published tokenizer to add tokens to, instead of --model and --size", None
     )
     add: int | None = option(
         None,
@@ -312,12 +306,8 @@ class VocabJob:
 class PairsJob:
     """Options of `pairs`: text shards and a vocabulary to pair shards."""
 
-    text: str = option(help="folder written by shard", check=folder_path, recorded=False)
-    vocab: str = option(
-        check=folder_path,
-        help="folder written by vocab, or a published tokenizer's folder",
-        recorded=False,
-    )
+    text: str = folder_flag("folder written by shard")
+    vocab: str = folder_flag("folder written by vocab, or a published tokenizer's folder")
     output: str = output_flag()
     objective: Objective = option(
         check=("nsp", "sop", "full_sentences", "doc_sentences"),
@@ -382,7 +372,7 @@ class PairsJob:
 class StatisticsJob:
     """Options of `statistics`: pair shards to counts of tokens and of their co-occurrences."""
 
-    pairs: str = option(help="folder written by pairs", check=folder_path, recorded=False)
+    pairs: str = folder_flag("folder written by pairs")
     output: str = output_flag()
     window: int = option(3, check=positive, help="greatest distance, in tokens, at which two tokens co-occur")
     max_tokens: int = option(
