@@ -98,12 +98,13 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
 
     plan = plan_statistics(job, pairs, counting)
     lots = lots_of(plan, pairs.shards)
-    processes = job.processes or processes_for(sum(shard.bytes for lot in lots for _, shard in lot.shards))
+    input_bytes = sum(shard.bytes for lot in lots for _, shard in lot)
     if dry_run:
-        print_lines(_estimate(plan, lots))
+        print_lines(_estimate(plan, input_bytes))
         tell("dry run. The statistics job can run; nothing was written or removed.")
         return None
 
+    processes = job.processes or processes_for(input_bytes)
     set_in_environment(os.environ)  # processes inherit it
     with leases.held(staging.output, staging.token):
         staging.decide_destination()
@@ -124,9 +125,8 @@ def processes_for(input_bytes: int) -> int:
     return max(1, min(usable_cores(), available_bytes() // PROCESS_BYTES))
 
 
-def _estimate(plan: StatisticsPlan, lots: list[PairLot]) -> Iterator[str]:
+def _estimate(plan: StatisticsPlan, input_bytes: int) -> Iterator[str]:
     """Yield what a dry run prints about the job."""
-    input_bytes = sum(shard.bytes for lot in lots for _, shard in lot.shards)
     output_bytes = plan.counted_tokens * BYTES_PER_TOKEN
     hours = plan.counted_tokens / TOKENS_PER_SECOND / 3600
     yield f"statistics: up to {plan.counted_tokens:,} tokens, from {megabytes(input_bytes)} of pairs"
@@ -150,8 +150,6 @@ class StatisticsPlan:
 
     vocabulary: its fingerprint. num_shards: of the pairs.
     tokens: of all rows, special tokens included. tokens_read: of the shards that are read, every stride-th.
-    max_tokens: maximum tokens to count.
-    max_cooccurrences: maximum pairs of tokens to keep.
     """
 
     pairs: str
@@ -179,9 +177,7 @@ class StatisticsPlan:
 
     def limit_of_shard(self, tokens: int) -> int:
         """Return the maximum number of a shard's tokens to count. All limits add up to max_tokens or less."""
-        if self.tokens_read <= self.max_tokens:
-            return tokens
-        return tokens * self.max_tokens // self.tokens_read
+        return min(tokens, tokens * self.max_tokens // max(self.tokens_read, 1))
 
     @property
     def counted_tokens(self) -> int:
@@ -234,25 +230,18 @@ def check_size(plan: StatisticsPlan) -> None:
         )
 
 
-@dataclass(frozen=True)
-class PairLot:
-    """Shards that are counted together, each with its index in the folder. `number` identifies the lot."""
-
-    number: int
-    shards: list[tuple[int, Shard]]
+PairLot = list[tuple[int, Shard]]
+"""Shards that are counted together, each with its index in the folder."""
 
 
 def lots_of(plan: StatisticsPlan, all_shards: list[Shard]) -> list[PairLot]:
     """Cut the shards that are read, every stride-th, into lots of LOT_TOKENS or more."""
     lots: list[PairLot] = []
-    together: list[tuple[int, Shard]] = []
-    for place in range(0, len(all_shards), plan.stride):
-        together.append((place, all_shards[place]))
-        if sum(shard.tokens for _, shard in together) >= LOT_TOKENS:
-            lots.append(PairLot(len(lots), together))
-            together = []
-
-    return [*lots, PairLot(len(lots), together)] if together else lots
+    for numbered in islice(enumerate(all_shards), 0, None, plan.stride):
+        if not lots or sum(shard.tokens for _, shard in lots[-1]) >= LOT_TOKENS:
+            lots.append([])
+        lots[-1].append(numbered)
+    return lots
 
 
 # Counting lots
@@ -276,7 +265,7 @@ def _count(lots: list[PairLot], plan: StatisticsPlan, staging: Staging, processe
     unigrams_V, context_weights_V = np.zeros((2, plan.counting.vocabulary_size), dtype=np.int64)
     runs = []
     count = partial(count_lot, plan=plan, staging=staging)
-    for report in with_progress(in_processes(count, lots, processes), len(lots), "statistics, lots counted"):
+    for report in with_progress(in_processes(count, enumerate(lots), processes), len(lots), "statistics, lots counted"):
         unigrams_V += report["unigrams"]
         context_weights_V += report["context_weights"]
         runs += [RunIndex.from_row(row) for row in report["runs"]]
@@ -289,9 +278,10 @@ def _count(lots: list[PairLot], plan: StatisticsPlan, staging: Staging, processe
     return LotCounts(unigrams_V, context_weights_V, runs)
 
 
-def count_lot(lot: PairLot, plan: StatisticsPlan, staging: Staging) -> Report:
+def count_lot(numbered: tuple[int, PairLot], plan: StatisticsPlan, staging: Staging) -> Report:
     """Count a lot, unless an earlier attempt has. A block of its rows becomes one run file in staging."""
-    name = f"lot-{lot.number:06d}"
+    lot_number, lot = numbered
+    name = f"lot-{lot_number:06d}"
     counted = staging.report(name)
     if counted is not None:
         return counted
@@ -312,7 +302,7 @@ def count_lot(lot: PairLot, plan: StatisticsPlan, staging: Staging) -> Report:
 
 
 def _read_rows(lot: PairLot, plan: StatisticsPlan) -> Iterator[pa.Table]:
-    for place, shard in lot.shards:
+    for place, shard in lot:
         data = read_shard_bytes(plan.pairs, shard)
         url = storage.join(plan.pairs, shard.path)
         schema = shards.schema_of_pairs(data, url, plan.counting.vocabulary_size)
@@ -329,17 +319,12 @@ def _record_batch(found: Cooccurrences) -> pa.RecordBatch:
 
 def _add_up(counts: LotCounts, plan: StatisticsPlan, staging: Staging, processes: int) -> list[Report]:
     """Return the report of each partition's file."""
-    partitions = ((number, _rows_of_partition(number, counts.runs)) for number in range(plan.partitions))
+    partitions = (
+        (number, [run.part(*np.searchsorted(run.numbers, [number, number + 1]).tolist()) for run in counts.runs])
+        for number in range(plan.partitions)
+    )
     add = partial(add_partition, plan=plan, staging=staging)
     return list(with_progress(in_processes(add, partitions, processes), plan.partitions, "statistics, files written"))
-
-
-def _rows_of_partition(number: int, runs: list[RunIndex]) -> list[RunIndex]:
-    parts = []
-    for run in runs:
-        first, end = np.searchsorted(run.numbers, [number, number + 1]).tolist()
-        parts.append(run.part(first, end))
-    return parts
 
 
 def add_partition(numbered: tuple[int, list[RunIndex]], plan: StatisticsPlan, staging: Staging) -> Report:
@@ -386,15 +371,16 @@ def _publish(
     counts: LotCounts, reports: list[Report], plan: StatisticsPlan, provenance: Provenance, staging: Staging
 ) -> None:
     """Publish the folder. reports: of all partitions, in order."""
-    unigrams = _keep_unigrams(counts, staging)
+    columns = [pa.array(counts.unigrams_V), pa.array(counts.context_weights_V)]
+    data, entry = shards.encode_shard(UNIGRAMS_FILE, pa.table(columns, schema=UNIGRAMS_SCHEMA))
+    unigrams = staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry})
     entries = [Shard(**report["shard"]) for report in [*reports, unigrams]]  # sorted by path
     listed, parts = in_parts("shards", entries, staging)
 
-    counted = {"vocabulary": plan.vocabulary, "vocabulary_size": plan.counting.vocabulary_size}
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         kind="statistics",
-        options=provenance.options | counted,
+        options=provenance.options | {"vocabulary": plan.vocabulary, "vocabulary_size": plan.counting.vocabulary_size},
         inputs=provenance.inputs,
         seed=provenance.seed,
         fingerprint=fingerprint("statistics", entries),
@@ -412,10 +398,3 @@ def _publish(
         parts=parts,
     )
     publish_output(staging, manifest)
-
-
-def _keep_unigrams(counts: LotCounts, staging: Staging) -> Report:
-    """Write the file with the counts and context weights of all tokens. Returns its report."""
-    columns = [pa.array(counts.unigrams_V), pa.array(counts.context_weights_V)]
-    data, entry = shards.encode_shard(UNIGRAMS_FILE, pa.table(columns, schema=UNIGRAMS_SCHEMA))
-    return staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry})
