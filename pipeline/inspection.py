@@ -19,17 +19,11 @@ from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
 from schemas.folder_kinds import is_pipeline_folder
-from schemas.manifest import NAME, Manifest, check_sizes, open_manifest, read_manifest
+from schemas.manifest import ADVICE, NAME, Manifest, check_sizes, open_manifest, read_manifest
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import counted, padded
 from schemas.text_facts import MAX_LISTED, DomainFacts, TextFacts, facts_of, largest_first, with_others
-from schemas.vocabulary import (
-    COUNTS_FILE,
-    TOKENIZER_FILE,
-    VOCABULARY_FOLDER,
-    Vocabulary,
-    read_vocabulary,
-)
+from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
 NEXT = {
@@ -98,8 +92,7 @@ def inspect(path: str, rows: int) -> Iterator[str]:
         yield from list(show_manifest(manifest))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"{storage.join(path, NAME)} holds statistics that cannot be shown ({error!r}). "
-            "Copy the folder again or rebuild it with --overwrite."
+            f"{storage.join(path, NAME)} holds statistics that cannot be shown ({error!r}). {ADVICE}"
         ) from error
 
     try:
@@ -136,32 +129,30 @@ def show_shard(path: str, rows: int) -> Iterator[str]:
         counts = shards.decode_table(data, path, shards.COUNTS_SCHEMA)
         yield from show_counts(counts.slice(0, rows), read_vocabulary(folder).kind.shown)
     elif columns == UNIGRAMS_SCHEMA.names:
-        unigrams = shards.decode_table(data, path, UNIGRAMS_SCHEMA)
-        yield from show_unigrams(unigrams, rows, counted_tokens(path))
+        yield from show_unigrams(shards.decode_table(data, path, UNIGRAMS_SCHEMA), rows, counted_tokens(folder))
     elif columns == COOCCURRENCES_SCHEMA.names:
-        cooccurrences = shards.decode_table(data, path, COOCCURRENCES_SCHEMA)
-        yield from show_cooccurrences(cooccurrences, rows, counted_tokens(path))
+        table = shards.decode_table(data, path, COOCCURRENCES_SCHEMA)
+        yield from show_cooccurrences(table, rows, counted_tokens(folder))
     elif "input_ids" not in columns:
         yield from explain(path, rows)
     else:
         vocabulary = read_vocabulary(storage.join(folder, VOCABULARY_FOLDER))
-        schema = shards.schema_of_pairs(data, path, vocabulary.size)
-        pairs = shards.decode_table(data, path, schema)
+        pairs = shards.decode_table(data, path, shards.schema_of_pairs(data, path, vocabulary.size))
         yield from show_pairs(pairs.slice(0, rows), vocabulary)
 
 
-def counted_tokens(path: str) -> tuple[str, ...] | None:
-    """Return the tokens that a file of statistics counts, by id, or None if they cannot be found.
+def counted_tokens(folder: str) -> tuple[str, ...]:
+    """Return the tokens that a folder of statistics counts, by id; none if they cannot be found.
 
     Statistics contain no vocabulary. The pairs that were counted do, if they are still where they were.
     """
     try:
-        manifest = read_manifest(path.rpartition("/")[0] or ".", "statistics")
+        manifest = read_manifest(folder, "statistics")
         vocabulary = read_vocabulary(storage.join(manifest.inputs[0].path, VOCABULARY_FOLDER))
     except (DataError, StorageError, LookupError):
-        return None
+        return ()
     if vocabulary.fingerprint != manifest.options.get("vocabulary"):
-        return None
+        return ()
     return tuple(vocabulary.shown(i) for i in range(vocabulary.size))
 
 
@@ -174,13 +165,11 @@ def compare(a: str, b: str) -> Iterator[str]:
 
     for folder in (a, b):
         read_manifest(folder, "vocab")
-    a_json = storage.read(storage.join(a, TOKENIZER_FILE))
-    b_json = storage.read(storage.join(b, TOKENIZER_FILE))
-
+    jsons = (storage.read(storage.join(a, TOKENIZER_FILE)), storage.read(storage.join(b, TOKENIZER_FILE)))
     url = storage.join(a, COUNTS_FILE)
     counts = shards.decode_table(storage.read(url), url, shards.COUNTS_SCHEMA)
     words = zip(counts["word"].to_pylist(), counts["count"].to_pylist(), strict=True)
-    yield from compare_vocabularies((a_json, b_json), (a, b), words)
+    yield from compare_vocabularies(jsons, (a, b), words)
 
 
 # Lines that describe a folder
@@ -249,8 +238,7 @@ def _wrapped(name: str, text: str) -> str:
     """Return a name and its text as `labeled` does, with long text wrapped and indented to the same column."""
     width = min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)
     lines = wrap(text, max(width - LABEL_WIDTH, 20), break_long_words=False, break_on_hyphens=False)
-    indentation = "\n" + " " * LABEL_WIDTH
-    return labeled(name, indentation.join(lines))
+    return labeled(name, ("\n" + " " * LABEL_WIDTH).join(lines))
 
 
 def _as_text(value: object) -> str:
@@ -297,9 +285,8 @@ def show_pair_statistics(manifest: Manifest) -> Iterator[str]:
 
 def _show_text_facts(text: TextFacts) -> Iterator[str]:
     left_out = ", ".join(f"{stage.stage} {stage.count:,}" for stage in text.left_out) or "nothing"
-    yield labeled(
-        "text", f"{counted(text.documents, 'document')} of {counted(text.files, 'file')}; left out: {left_out}"
-    )
+    documents = f"{counted(text.documents, 'document')} of {counted(text.files, 'file')}"
+    yield labeled("text", f"{documents}; left out: {left_out}")
     for corpus in text.corpora:
         said = "  ".join(filter(None, [corpus.license or "license not stated", corpus.url, corpus.date]))
         yield f"    {padded(corpus.name, 26)} {corpus.documents:>15,}  {said}"
@@ -308,10 +295,8 @@ def _show_text_facts(text: TextFacts) -> Iterator[str]:
 
 
 def _show_domains(domains: DomainFacts) -> Iterator[str]:
-    yield labeled(
-        "domains",
-        f"{counted(domains.hosts, 'host')} of {counted(domains.documents, 'document')}, before copies are dropped",
-    )
+    hosts = f"{counted(domains.hosts, 'host')} of {counted(domains.documents, 'document')}"
+    yield labeled("domains", f"{hosts}, before copies are dropped")
     yield from _bars(with_others(domains))
 
 
@@ -326,9 +311,7 @@ def _bars(counts: Sequence[tuple[str, int]]) -> Iterator[str]:
     whole = max(sum(count for _, count in counts), 1)
     longest = max((count for _, count in counts), default=1)
     for name, count in counts:
-        bar = "█" * round(BAR_WIDTH * count / max(longest, 1))
-        if not bar and count > 0:
-            bar = "▏"
+        bar = "█" * round(BAR_WIDTH * count / max(longest, 1)) or ("▏" if count > 0 else "")
         yield f"    {name:<26} {count:>15,} {count / whole:>7.2%}  {bar}".rstrip()
 
 
@@ -349,17 +332,17 @@ def show_counts(table: pa.Table, shown: Callable[[str], str]) -> Iterator[str]:
         yield f"{row['count']:>12,}  {shown(row['word'])}"
 
 
-def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+def show_unigrams(table: pa.Table, rows: int, tokens: Sequence[str]) -> Iterator[str]:
     """Yield a line for each of the most frequent tokens: its count, and the token, or its id if it is unknown."""
     counts_V = table["count"].to_numpy()
     for token in np.argsort(-counts_V, kind="stable")[:rows]:
         yield f"{counts_V[token]:>12,}  {_token(token, tokens)}"
 
 
-def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None) -> Iterator[str]:
+def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str]) -> Iterator[str]:
     """Yield a line for each of the token pairs with the largest weights: the weight and the two tokens.
 
-    A token is shown by its id if `tokens` is None or does not have it.
+    A token is shown by its id if `tokens` does not have it.
     """
     import pyarrow.compute as pc  # not needed for other kinds
 
@@ -370,10 +353,8 @@ def show_cooccurrences(table: pa.Table, rows: int, tokens: Sequence[str] | None)
         yield f"{row['weight']:>12,}  {_token(row['first'], tokens)}  {_token(row['second'], tokens)}"
 
 
-def _token(number: int, tokens: Sequence[str] | None) -> str:
-    if tokens is None or number >= len(tokens):
-        return f"token {number}"
-    return tokens[number]
+def _token(number: int, tokens: Sequence[str]) -> str:
+    return tokens[number] if number < len(tokens) else f"token {number}"
 
 
 def show_text(table: pa.Table) -> Iterator[str]:
@@ -412,9 +393,7 @@ def show_pairs(table: pa.Table, vocabulary: Vocabulary) -> Iterator[str]:
 def _readable_pieces(row: dict[str, Any], vocabulary: Vocabulary) -> list[str]:
     """Return the tokens of a row as text, with a space before each token that begins a word."""
     ids = row["input_ids"]
-    pieces = []
-    for token, piece, starts_word in zip(ids, vocabulary.readable_row(ids), row["word_starts"], strict=True):
-        is_apart = starts_word or token in vocabulary.special_ids
-        space = " " if is_apart else ""
-        pieces.append(space + piece)
-    return pieces
+    return [
+        " " + piece if starts_word or token in vocabulary.special_ids else piece
+        for token, piece, starts_word in zip(ids, vocabulary.readable_row(ids), row["word_starts"], strict=True)
+    ]
