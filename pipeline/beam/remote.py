@@ -12,9 +12,10 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import GoogleCloudOptions, PipelineOptions, PortableOptions
@@ -63,8 +64,7 @@ class JobStoppedError(KeyboardInterrupt):
         self.still_runs = still_runs
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(NamedTuple):
     """One known cause of a failed job. Another attempt would end in the same error.
 
     pattern: matches only errors with this cause; what its group found replaces {0} in the advice.
@@ -140,8 +140,7 @@ LOST_WORKER = (
 """What engines report when a worker, or a machine with workers, ended before its work was done."""
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(NamedTuple):
     """What a failure means, in sentences. may_pass: another attempt may succeed. is_usage: see Cause."""
 
     text: str
@@ -162,8 +161,7 @@ def explain(error: BaseException) -> Explanation:
     if re.search(LOST_WORKER, text):
         said = re.sub(r"^(?:[\w$]+(?:Exception|Error): )+", "", _last_message(text)).rstrip(".")
         return Explanation(f"A worker, or the machine that it ran on, was lost ({said}).", may_pass=True)
-    has_failed_step = "Traceback (most recent call last)" in text
-    return Explanation(_last_message(text), may_pass=not has_failed_step)
+    return Explanation(_last_message(text), may_pass="Traceback (most recent call last)" not in text)
 
 
 def _last_message(text: str) -> str:
@@ -258,8 +256,8 @@ class RemoteJob:
             if self.is_stopped:
                 raise KeyboardInterrupt
             with _quiet_messages():
-                end = _JobEnd(self)
-                failed = end.wait(failures)
+                end = _end_of(self.result)
+                failed = _failure_before(end, failures)
         except KeyboardInterrupt:
             raise self.cancel(failures) from None
 
@@ -267,7 +265,7 @@ class RemoteJob:
             self._cancel_quietly()
             failures.remove()
             raise failed
-        end.check()
+        self._check_end(*end.result())
 
     def cancel(self, failures: Failures) -> JobStoppedError:
         """Cancel the job and return the error to raise. A second Ctrl-C leaves the job running.
@@ -284,13 +282,10 @@ class RemoteJob:
             message = f"{self} was not canceled ({reason}) and may still run. {self.how_to_find()}"
             return JobStoppedError(message, still_runs=True)
 
-        try:
-            has_ended = self._has_ended(failures)
-        except (Exception, KeyboardInterrupt):  # the connection broke, or the user does not want to wait
-            has_ended = False
-        if has_ended:
-            message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
-            return JobStoppedError(message, still_runs=False)
+        with contextlib.suppress(Exception, KeyboardInterrupt):  # a broken connection; a user who does not wait
+            if self._has_ended(failures):
+                message = f"{self} was canceled. Run the same command again to continue; finished pieces are reused."
+                return JobStoppedError(message, still_runs=False)
 
         message = (
             f"{self} was asked to end, has not ended yet and may still run. It makes no result, and gives the output "
@@ -319,6 +314,19 @@ class RemoteJob:
         thread = threading.Thread(target=cancel, name="job cancel", daemon=True)
         thread.start()
         thread.join(CANCEL_SECONDS)
+
+    def _check_end(self, state: Any, error: Exception | None) -> None:
+        """Raise EngineError unless the job was finished. state, error: as in `_end_of`."""
+        if state in FINISHED_STATES:
+            return
+
+        error = error or RuntimeError(f"It ended in state {state}.")
+        _raise_if_ours(error)
+        if state not in ENDED_STATES:
+            raise self.lost(error) from error
+        explained = explain(error)
+        message = f"{self} failed: {explained.text} {FINISHED_PIECES} once the cause is removed."
+        raise EngineError(message, explained.may_pass) from error
 
     def lost(self, error: Exception) -> EngineError:
         """Return the error to raise when the connection to the job server is lost before the job has ended."""
@@ -356,7 +364,7 @@ def _comes_true(condition: Callable[[], bool]) -> bool:
 
 @contextlib.contextmanager
 def _quiet_messages() -> Iterator[None]:
-    """Hide tracebacks of Beam's thread that reads a job's messages: `_JobEnd` reports a broken connection."""
+    """Hide tracebacks of Beam's thread that reads a job's messages: `_end_of` reports a broken connection."""
     previous = threading.excepthook
 
     def hook(arguments: threading.ExceptHookArgs) -> None:
@@ -370,56 +378,37 @@ def _quiet_messages() -> Iterator[None]:
         threading.excepthook = previous
 
 
-class _JobEnd:
-    """Waits in a thread for the end of a job, because Beam's own wait cannot be interrupted with every runner.
+def _end_of(result: Any) -> Future[tuple[Any, Exception | None]]:
+    """Return the state in which a job ends, and the error of Beam's wait for that, if it raised one.
 
-    Beam's wait also ends when the connection to the job server is lost, although the job continues. If it were
-    submitted again, it would run twice.
+    A thread waits, because Beam's wait cannot be interrupted with every runner. It also ends when the connection to the
+    job server is lost, although the job continues. If it were submitted again, it would run twice.
     """
+    end: Future[tuple[Any, Exception | None]] = Future()
 
-    def __init__(self, job: RemoteJob):
-        self._reached = threading.Event()
-        self._job = job
-        self._state: Any = None
-        self._error: Exception | None = None
-        threading.Thread(target=self._wait, name="job end", daemon=True).start()
-
-    def _wait(self) -> None:
-        result = self._job.result
+    def wait_for_it() -> None:
+        state = error = None
         try:
-            self._state = result.wait_until_finish()
-        except Exception as error:
-            self._error = error
-
+            state = result.wait_until_finish()
+        except Exception as caught:
+            error = caught
         with contextlib.suppress(Exception):  # whatever a client raises; the error above is reported
-            if self._state not in ENDED_STATES:
-                self._state = result.state
-        self._reached.set()
+            if state not in ENDED_STATES:
+                state = result.state
+        end.set_result((state, error))
 
-    def wait(self, failures: Failures) -> ClozelineError | None:
-        """Wait until the job has ended or a step has reported an error, which is returned."""
+    threading.Thread(target=wait_for_it, name="job end", daemon=True).start()
+    return end
+
+
+def _failure_before(end: Future[Any], failures: Failures) -> ClozelineError | None:
+    """Wait until the job has ended or a step has reported an error, which is returned."""
+    looked = monotonic()
+    while not wait([end], POLL_SECONDS).done:
+        if monotonic() - looked < LOOK_SECONDS:
+            continue
+        with contextlib.suppress(StorageError):  # unreachable for a moment; the last call below reports it
+            if failed := failures.error():
+                return failed
         looked = monotonic()
-        while not self._reached.wait(POLL_SECONDS):
-            if monotonic() - looked < LOOK_SECONDS:
-                continue
-
-            with contextlib.suppress(StorageError):  # unreachable for a moment; the last call below reports it
-                failed = failures.error()
-                if failed is not None:
-                    return failed
-            looked = monotonic()
-        return failures.error()
-
-    def check(self) -> None:
-        """Raise EngineError unless the job was finished."""
-        if self._state in FINISHED_STATES:
-            return
-
-        error = self._error or RuntimeError(f"It ended in state {self._state}.")
-        _raise_if_ours(error)
-        if self._state not in ENDED_STATES:
-            raise self._job.lost(error) from error
-
-        explained = explain(error)
-        message = f"{self._job} failed: {explained.text} {FINISHED_PIECES} once the cause is removed."
-        raise EngineError(message, explained.may_pass) from error
+    return failures.error()
