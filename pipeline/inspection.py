@@ -19,7 +19,8 @@ from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
 from schemas.folder_kinds import is_pipeline_folder
-from schemas.manifest import ADVICE, NAME, Manifest, check_sizes, open_manifest, read_manifest
+from schemas.manifest import ADVICE, NAME, Manifest, open_manifest, read_manifest
+from schemas.shards import check_sizes
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import counted, padded
 from schemas.text_facts import MAX_LISTED, DomainFacts, TextFacts, facts_of, largest_first, with_others

@@ -39,10 +39,10 @@ from schemas import FORMAT_VERSION, shards, storage
 from schemas.cooccurrences import MAX_WINDOW, Counting, add_up, count_blocks, count_contexts, counting_of, sampled_rows
 from schemas.errors import DataError, UsageError
 from schemas.host_limits import available_bytes, usable_cores
-from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
+from schemas.manifest import LedgerEntry, Manifest, Shard, fingerprint, read_manifest
 from schemas.randomness import mix
 from schemas.row_checks import read_pairs_vocabulary
-from schemas.shards import shard_name
+from schemas.shards import read_shard_bytes, shard_name
 from schemas.statistics import (
     COOCCURRENCES,
     COOCCURRENCES_SCHEMA,

@@ -9,8 +9,9 @@ import pyarrow as pa
 from schemas import shards, storage
 from schemas.errors import ClozelineError, DataError
 from schemas.folder_kinds import is_pipeline_folder, what_is
-from schemas.manifest import ADVICE, NAME, Manifest, Shard, open_manifest, read_shard_bytes
+from schemas.manifest import ADVICE, NAME, Manifest, Shard, open_manifest
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
+from schemas.shards import read_shard_bytes
 from schemas.statistics import check_statistics, schema_of_file, unigrams_entry
 from schemas.terminal import counted
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, read_vocabulary

@@ -38,15 +38,12 @@ _COMMANDS = {
 }
 """The command that writes each kind of folder, up to the flag for the folder."""
 
-NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")
-"""Pydantic's error types for a string that is not a PlainName; the second is for a lone surrogate."""
+_NO_PLAIN_NAME = ("string_pattern_mismatch", "string_unicode")  # pydantic's error types; the second: a lone surrogate
 
 PART_ENTRIES = 4096
 """Maximum shards, or inputs, that manifest.json lists itself. Longer lists are in parts of this many entries."""
 
-NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
-
-PlainName = Annotated[str, Field(pattern=NAME_PATTERN)]
+PlainName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
 """The name of a file inside the folder. A path here would let a manifest name any file on the machine."""
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Hex = Annotated[str, Field(pattern=r"^[0-9a-f]*$")]
@@ -102,13 +99,7 @@ class Part:
     sha256: Hex
 
 
-_SHARDS = TypeAdapter(list[Shard])
-_INPUTS = TypeAdapter(list[Input])
-
-
-def part_name(holds: Listed, number: int, parts: int) -> str:
-    """Return a part's file name. Example: `part_name("shards", 0, 4)` -> `"manifest-shards-00000-of-00004.json"`."""
-    return f"manifest-{holds}-{number:05d}-of-{parts:05d}.json"
+_ENTRIES: dict[Listed, TypeAdapter[Any]] = {"shards": TypeAdapter(list[Shard]), "inputs": TypeAdapter(list[Input])}
 
 
 def encode_entries(entries: Sequence[Shard] | Sequence[Input]) -> bytes:
@@ -119,8 +110,7 @@ def encode_entries(entries: Sequence[Shard] | Sequence[Input]) -> bytes:
 
 def decode_entries(data: bytes, holds: Listed) -> list[Any]:
     """Return the checked entries of a part: Shards or Inputs. Raises pydantic's ValidationError if they are invalid."""
-    adapter: TypeAdapter[Any] = _SHARDS if holds == "shards" else _INPUTS
-    return adapter.validate_json(data)
+    return _ENTRIES[holds].validate_json(data)
 
 
 # What readers need from the open tables of a manifest, by kind of folder
@@ -168,8 +158,7 @@ def fingerprint(kind: str, shards: Sequence[Shard], identity: str = "") -> str:
     It is a hash of (kind, format version, identity, the digest of each PART_ENTRIES shards), so that the digests can be
     computed in parallel. identity: the vocabulary's fingerprint, which gives ids their meaning; it is empty for text.
     """
-    starts = range(0, len(shards), PART_ENTRIES)
-    digests = [digest_of_part(shards[start : start + PART_ENTRIES]) for start in starts]
+    digests = [digest_of_part(shards[at : at + PART_ENTRIES]) for at in range(0, len(shards), PART_ENTRIES)]
     return fingerprint_of_parts(kind, digests, identity)
 
 
@@ -251,11 +240,10 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
     if not storage.exists(url):
         advice = f"Make it with `clozeline {_COMMANDS[kind]} {folder} ...`."
         if any(not (name.startswith(UNFINISHED) or name.endswith(".arrow")) for name in storage.names(folder)):
-            advice = f"If these are texts, give them to `clozeline shard --input {folder} --output ...` first."
-            if kind != "text":
-                advice = (
-                    f"If these are texts, `clozeline start {folder}` goes all the way, or `shard`, `vocab` and `pairs`."
-                )
+            remedy = f"`clozeline start {folder}` goes all the way, or `shard`, `vocab` and `pairs`"
+            if kind == "text":
+                remedy = f"give them to `clozeline shard --input {folder} --output ...` first"
+            advice = f"If these are texts, {remedy}."
         raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {advice}")
     root = parse_manifest(storage.read(url), url)
     if root.kind != kind:
@@ -323,7 +311,7 @@ def _faults(error: ValidationError) -> str:
     for fault in error.errors():
         place = ".".join(map(str, fault["loc"]))
         message = fault["msg"]
-        if place.endswith("path") and fault["type"] in NO_PLAIN_NAME:
+        if place.endswith("path") and fault["type"] in _NO_PLAIN_NAME:
             message = f"{fault['input']!r} is not a plain file name; files lie in the folder itself"
         faults.append(f"{place}: {message}")
     return "; ".join(faults)
@@ -351,7 +339,7 @@ def read_part(folder: str, part: Part) -> list[Any]:
     except DataError as error:
         message = f"{url} is missing, which {NAME} names: it lists {part.count:,} {part.holds}. {ADVICE}"
         raise DataError(message) from error
-    _check_bytes(data, part, url)
+    check_bytes(data, part, url)
 
     try:
         entries = decode_entries(data, part.holds)
@@ -395,38 +383,15 @@ def _check_totals(manifest: Manifest, url: str) -> None:
             raise DataError(f"{url} has totals.{name} {stated:,}, but statistics.lengths counts {counted:,}. {ADVICE}")
 
 
-def read_shard_bytes(folder: str, shard: Shard) -> bytes:
-    """Return a shard's bytes after checking their size and sha256. Raises DataError naming the shard."""
-    url = storage.join(folder, shard.path)
-    try:
-        data = storage.read(url)
-    except DataError as error:
-        raise _missing(url) from error
-    _check_bytes(data, shard, url)
-    return data
-
-
-def check_sizes(folder: str, manifest: Manifest) -> None:
-    """Raise DataError for the first shard that is missing or has another size than stated. Lists the folder once."""
-    sizes = storage.sizes(folder)
-    for shard in manifest.shards:
-        url = storage.join(folder, shard.path)
-        if shard.path not in sizes:
-            raise _missing(url)
-        _check_size(sizes[shard.path], shard, url)
-
-
-def _missing(url: str) -> DataError:
-    return DataError(f"{url} does not exist, but {NAME} names it. {ADVICE}")
-
-
-def _check_size(size: int, entry: Shard | Part, url: str) -> None:
+def check_size(size: int, entry: Shard | Part, url: str) -> None:
+    """Raise DataError unless a file has as many bytes as its entry says."""
     if size != entry.bytes:
         raise DataError(f"{url} has {size:,} bytes, but {NAME} says {entry.bytes:,}: it was cut or replaced. {ADVICE}")
 
 
-def _check_bytes(data: bytes, entry: Shard | Part, url: str) -> None:
-    _check_size(len(data), entry, url)
+def check_bytes(data: bytes, entry: Shard | Part, url: str) -> None:
+    """Raise DataError unless the bytes of a file have the size and the sha256 of its entry."""
+    check_size(len(data), entry, url)
     found = storage.sha256(data)
     if found != entry.sha256:
         raise DataError(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from schemas import storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest
+from schemas.manifest import ADVICE, NAME, Manifest, Shard, check_bytes, check_size
 from schemas.row_checks import check_nulls
 
 ARROW_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
@@ -178,6 +178,31 @@ def taken_batches(table: pa.Table, rows: NDArray[np.integer]) -> Iterator[pa.Rec
         # `take`, not `slice`: Arrow writes a slice of nested columns with the offsets of all their values.
         (batch,) = table.take(pa.array(rows[start : start + ROWS_PER_BATCH])).to_batches()
         yield batch
+
+
+def read_shard_bytes(folder: str, shard: Shard) -> bytes:
+    """Return a shard's bytes after checking their size and sha256. Raises DataError naming the shard."""
+    url = storage.join(folder, shard.path)
+    try:
+        data = storage.read(url)
+    except DataError as error:
+        raise _missing(url) from error
+    check_bytes(data, shard, url)
+    return data
+
+
+def check_sizes(folder: str, manifest: Manifest) -> None:
+    """Raise DataError for the first shard that is missing or has another size than stated. Lists the folder once."""
+    sizes = storage.sizes(folder)
+    for shard in manifest.shards:
+        url = storage.join(folder, shard.path)
+        if shard.path not in sizes:
+            raise _missing(url)
+        check_size(sizes[shard.path], shard, url)
+
+
+def _missing(url: str) -> DataError:
+    return DataError(f"{url} does not exist, but {NAME} names it. {ADVICE}")
 
 
 def decode_table(data: bytes | pa.Buffer, path: str, expected: pa.Schema) -> pa.Table:

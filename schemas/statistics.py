@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import NAME, Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.manifest import NAME, Manifest, Shard, read_manifest
 from schemas.row_checks import check_row_count, raise_first
+from schemas.shards import read_shard_bytes
 
 UNIGRAMS_FILE = "unigrams.arrow"
 COOCCURRENCES = "cooccurrences"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.commit.parts import part_name
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.manifest import PART_ENTRIES, Input, Listed, Manifest, Part, Shard, encode_entries, fingerprint, part_name
+from schemas.manifest import PART_ENTRIES, Input, Listed, Manifest, Part, Shard, encode_entries, fingerprint
 
 
 def many_shards(kind: str, count: int) -> list[Shard]:

@@ -26,7 +26,6 @@ from schemas.manifest import (
     digest_of_part,
     encode_entries,
     fingerprint_of_parts,
-    part_name,
 )
 from schemas.shards import shard_place
 
@@ -63,6 +62,11 @@ class Summary:
     def fingerprint(self, kind: FolderKind, identity: str = "") -> str:
         """Return the folder's fingerprint. `identity` is the vocabulary's, for pairs."""
         return fingerprint_of_parts(kind, self.digests, identity)
+
+
+def part_name(holds: Listed, number: int, parts: int) -> str:
+    """Return a part's file name. Example: `part_name("shards", 0, 4)` -> `"manifest-shards-00000-of-00004.json"`."""
+    return f"manifest-{holds}-{number:05d}-of-{parts:05d}.json"
 
 
 def part_of_report(report: Report) -> int:

@@ -42,8 +42,8 @@ from pipeline.words.rules import ALL_RULES, Rules, rules_of
 from schemas import FORMAT_VERSION, shards, storage
 from schemas import manifest as manifests
 from schemas.errors import DataError, UsageError
-from schemas.manifest import PART_ENTRIES, FolderKind, Manifest, Shard, fingerprint, read_manifest, read_shard_bytes
-from schemas.shards import shard_name
+from schemas.manifest import PART_ENTRIES, FolderKind, Manifest, Shard, fingerprint, read_manifest
+from schemas.shards import read_shard_bytes, shard_name
 from schemas.terminal import tell
 
 COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zero width joiners in Unigram's words

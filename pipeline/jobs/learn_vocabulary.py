@@ -35,8 +35,8 @@ from pipeline.vocab.train import VocabularyOptions, train_with_all_places
 from pipeline.words.rules import Rules, rules_of
 from schemas import shards, storage
 from schemas.errors import DataError, StorageError
-from schemas.manifest import LedgerEntry, Shard, check_unchanged, read_manifest, read_shard_bytes
-from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, shard_name
+from schemas.manifest import LedgerEntry, Shard, check_unchanged, read_manifest
+from schemas.shards import COUNTS_BY_SOURCE_SCHEMA, read_shard_bytes, shard_name
 from schemas.storage import THREADS, concurrently
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, TOKENIZER_FILES
 

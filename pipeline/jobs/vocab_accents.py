@@ -20,7 +20,8 @@ from pipeline.shard.detection import UNKNOWN
 from pipeline.shard.languages import Language
 from pipeline.words.rules import Rules, fold_steps, normalizer
 from schemas import shards, storage
-from schemas.manifest import Manifest, read_shard_bytes, read_shards_of_part
+from schemas.manifest import Manifest, read_shards_of_part
+from schemas.shards import read_shard_bytes
 from schemas.vocabulary_kinds import kind_of
 
 UNACCENTED = ("en", "zh")

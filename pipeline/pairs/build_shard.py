@@ -33,9 +33,10 @@ from pipeline.pairs.nsp_sop import pair_sentences
 from pipeline.pairs.static_masks import StaticMaskDrawer
 from pipeline.pairs.word_segmentation import BEGINS, CONTINUES
 from schemas import shards, storage
-from schemas.manifest import Shard, read_shard_bytes
+from schemas.manifest import Shard
 from schemas.ragged import offsets_of
 from schemas.randomness import U64, key, mix, permutation
+from schemas.shards import read_shard_bytes
 from schemas.vocabulary import Vocabulary
 
 MAX_TOKENS_LISTED = 24  # on the data card

@@ -23,9 +23,10 @@ import pyarrow as pa
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, Shard, read_manifest
 from schemas.ragged import Ints
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
+from schemas.shards import read_shard_bytes
 from schemas.vocabulary import Vocabulary, read_vocabulary
 from trainer.config.schema import Recipe
 from trainer.data.fit import LABELED, check_rows

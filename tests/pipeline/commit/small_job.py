@@ -14,7 +14,8 @@ from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from schemas import FORMAT_VERSION, shards, storage
-from schemas.manifest import Manifest, read_manifest, read_shard_bytes
+from schemas.manifest import Manifest, read_manifest
+from schemas.shards import read_shard_bytes
 
 SHARDS = 5
 PART = 2

@@ -13,7 +13,8 @@ from pipeline.commit import leases, publish
 from pipeline.commit.staging import Staging
 from schemas import storage
 from schemas.errors import StorageError
-from schemas.manifest import read_manifest, read_shard_bytes
+from schemas.manifest import read_manifest
+from schemas.shards import read_shard_bytes
 from tests.pipeline.commit.small_job import SHARDS, Killed, attempt, check_result, data_of, die_at, files, names_of
 
 KILLED = "clozeline: killed here\n"
