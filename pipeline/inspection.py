@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.recognition import LABEL_WIDTH, explain, labeled, next_is
+from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage
@@ -22,7 +22,7 @@ from schemas.folder_kinds import is_pipeline_folder
 from schemas.manifest import ADVICE, NAME, Manifest, open_manifest, read_manifest
 from schemas.shards import check_sizes
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
-from schemas.terminal import counted, padded
+from schemas.terminal import LABEL_WIDTH, counted, labeled, next_is, padded
 from schemas.text_facts import MAX_LISTED, DomainFacts, TextFacts, facts_of, largest_first, with_others
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 from schemas.vocabulary_kinds import VOCABULARY_KINDS

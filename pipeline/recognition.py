@@ -13,35 +13,11 @@ import tomllib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from schemas import folder_kinds as kinds
 from schemas import storage
 from schemas.errors import DataError, UsageError
-from schemas.folder_kinds import (
-    CHECKPOINT,
-    CONFIG,
-    EMPTY,
-    MANIFEST,
-    METRICS,
-    MODEL,
-    PLAN,
-    RECIPE,
-    RESULTS,
-    RUN,
-    START,
-    STATE,
-    SUITE,
-    TASK,
-    TOKENIZER,
-    TUNED,
-    UNFINISHED_JOB,
-    Folder,
-    is_file,
-    kind_of,
-    table,
-    what_is,
-)
-from schemas.manifest import NAME
-from schemas.terminal import padded
-from schemas.vocabulary import TOKENIZER_FILE
+from schemas.folder_kinds import Folder, is_file, kind_of, table, what_is
+from schemas.terminal import LABEL_WIDTH, labeled, next_is
 
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
@@ -49,22 +25,10 @@ MAX_LISTED = 20  # folders in a folder that are looked at
 CONTINUES = "the command that began it continues it; if that ended with an error, remove the cause first"
 RESTORE = "restore these files, or begin a new run with another run.output"
 EXCERPT = 200  # characters of a document
-LABEL_WIDTH = 12  # width of the name before a line's content
-
-
-def labeled(name: str, text: object) -> str:
-    """Return a name and its text, which starts at the same column in every line."""
-    return f"{padded(name, LABEL_WIDTH - 1)} {text}"
-
-
-def next_is(*commands: str) -> Iterator[str]:
-    """Yield lines with what to type next."""
-    for number, command in enumerate(commands):
-        yield labeled("" if number else "next", command)
 
 
 def _of_start(folder: Folder) -> Iterator[str]:
-    plan, steps = folder.read(PLAN), folder.read("steps.json")
+    plan, steps = folder.read(kinds.PLAN), folder.read("steps.json")
     source = table(plan.get("start")).get("folder", "FOLDER")
     yield labeled("text", source)
     names = list(steps)
@@ -76,12 +40,12 @@ def _of_start(folder: Folder) -> Iterator[str]:
     if len(done) < len(names):
         yield labeled("unfinished", ", ".join(name for name in names if name not in done))
     if outdated:
-        yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, of before a change of {PLAN}")
+        yield labeled("outdated", f"{', '.join(outdated)}, and what is made of it, of before a change of {kinds.PLAN}")
     yield from results_inside(folder)
     again = f"clozeline start {shlex.quote(str(source))} --output {folder.quoted}"
-    has_model = CONFIG in Folder(folder.at("hf")).names and not outdated
+    has_model = kinds.CONFIG in Folder(folder.at("hf")).names and not outdated
     uses = _uses_of_model(shlex.quote(folder.at("hf"))) if has_model else ()
-    yield from next_is(f"{again}    continues, or repeats what a change of {PLAN} or of files concerns", *uses)
+    yield from next_is(f"{again}    continues, or repeats what a change of {kinds.PLAN} or of files concerns", *uses)
 
 
 def _is_outdated(name: str, step: dict[str, Any], plan: Any) -> bool:
@@ -91,7 +55,7 @@ def _is_outdated(name: str, step: dict[str, Any], plan: Any) -> bool:
 
 
 def _of_checkpoint(folder: Folder) -> Iterator[str]:
-    state = folder.read(STATE)
+    state = folder.read(kinds.STATE)
     yield labeled("step", f"{_number(state.get('step'))} after {_number(state.get('tokens'))} tokens")
     yield labeled("files", f"{len(folder.names)}, {sum(folder.sizes.values()):,} bytes")
     damage = _damage(folder)
@@ -107,12 +71,10 @@ def _of_checkpoint(folder: Folder) -> Iterator[str]:
 
 
 def _of_run(folder: Folder) -> Iterator[str]:
-    recipe = folder.read(RECIPE)
+    recipe = folder.read(kinds.RECIPE)
     model, data, run = (table(recipe.get(name)) for name in ("model", "data", "run"))
-    yield labeled(
-        "model",
-        f"{model.get('family', '?')}, {model.get('num_hidden_layers', '?')} layers of {model.get('hidden_size', '?')}",
-    )
+    shape = f"{model.get('num_hidden_layers', '?')} layers of {model.get('hidden_size', '?')}"
+    yield labeled("model", f"{model.get('family', '?')}, {shape}")
     yield labeled("pairs", data.get("pairs", "?"))
     lines = _last_lines(folder)
     step = max((int(line["step"]) for line in lines if _is_number(line.get("step"))), default=0)
@@ -147,9 +109,9 @@ def _checkpoints(run: Folder, is_whole: bool) -> Iterator[str]:
 
 def _damage(checkpoint: Folder) -> str:
     """Return what is wrong with a checkpoint, by the sizes of its files alone; empty if nothing is."""
-    files = checkpoint.read(MANIFEST).get("files")
+    files = checkpoint.read(kinds.MANIFEST).get("files")
     if not isinstance(files, list) or not files:
-        return f"{checkpoint.at(MANIFEST)} is missing, or was cut or changed"
+        return f"{checkpoint.at(kinds.MANIFEST)} is missing, or was cut or changed"
     for entry in map(table, files):
         name = str(entry.get("path"))
         if checkpoint.sizes.get(name, -1) != entry.get("bytes"):
@@ -158,23 +120,26 @@ def _damage(checkpoint: Folder) -> str:
 
 
 def _losses(lines: list[dict[str, Any]]) -> Iterator[str]:
-    for name, keys in (
-        ("loss", ("mlm_loss", "loss")),
-        ("held out", ("eval_mlm_loss_masked", "eval_mlm_loss", "eval_loss")),
-    ):
-        found = [line[key] for line in lines for key in keys[:1] if _is_number(line.get(key))]
-        found = found or [line[key] for line in lines for key in keys if _is_number(line.get(key))]
-        if found:
-            frequencies = [line["eval_unigram_loss"] for line in lines if _is_number(line.get("eval_unigram_loss"))]
-            more = f"; word frequencies alone give {frequencies[-1]:.2f}" if frequencies and name == "held out" else ""
-            yield labeled(name, f"{found[-1]:.2f} nats{more}")
+    losses = _values(lines, "mlm_loss") or _values(lines, "loss")
+    if losses:
+        yield labeled("loss", f"{losses[-1]:.2f} nats")
+
+    held_out = _values(lines, "eval_mlm_loss_masked") or _values(lines, "eval_mlm_loss", "eval_loss")
+    if held_out:
+        frequencies = _values(lines, "eval_unigram_loss")
+        more = f"; word frequencies alone give {frequencies[-1]:.2f}" if frequencies else ""
+        yield labeled("held out", f"{held_out[-1]:.2f} nats{more}")
+
+
+def _values(lines: list[dict[str, Any]], *keys: str) -> list[Any]:
+    return [line[key] for line in lines for key in keys if _is_number(line.get(key))]
 
 
 def _last_lines(folder: Folder) -> list[dict[str, Any]]:
     """Return the objects in the last lines of the metrics."""
-    if METRICS not in folder.sizes:
+    if kinds.METRICS not in folder.sizes:
         return []
-    url, size = folder.at(METRICS), folder.sizes[METRICS]
+    url, size = folder.at(kinds.METRICS), folder.sizes[kinds.METRICS]
     (tail,) = storage.read_ranges([storage.ByteRange(url, max(0, size - TAIL), size)])
     lines = []
     for line in tail.split(b"\n"):
@@ -198,7 +163,7 @@ def _of_suite(folder: Folder) -> Iterator[str]:
 
 
 def _of_finetuning(folder: Folder) -> Iterator[str]:
-    results, task = folder.results, folder.read(TASK)
+    results, task = folder.results, folder.read(kinds.TASK)
     name = results.get("task") or task.get("name", "?")
     yield labeled("task", f"{name} ({results.get('kind') or task.get('kind', '?')})")
     if not results:
@@ -217,7 +182,7 @@ def _of_finetuning(folder: Folder) -> Iterator[str]:
 
 
 def _of_model(folder: Folder) -> Iterator[str]:
-    config = folder.read(CONFIG)
+    config = folder.read(kinds.CONFIG)
     classes = config.get("architectures")
     name = classes[0] if isinstance(classes, list) and classes else "?"
     yield labeled("model", f"{name} ({config.get('model_type', '?')})")
@@ -228,8 +193,8 @@ def _of_model(folder: Folder) -> Iterator[str]:
         yield labeled("weights", f"{parameters:,} parameters")
     elif not any(one.endswith((".bin", ".safetensors")) for one in folder.names):
         yield labeled("weights", "none: there is no *.safetensors")
-    if TOKENIZER_FILE not in folder.names and not {"vocab.txt", "vocab.json"} & folder.names:
-        yield labeled("tokenizer", f"none: there is no {TOKENIZER_FILE}")
+    if kinds.TOKENIZER_FILE not in folder.names and not {"vocab.txt", "vocab.json"} & folder.names:
+        yield labeled("tokenizer", f"none: there is no {kinds.TOKENIZER_FILE}")
     yield from next_is(*_uses_of_model(folder.quoted))
 
 
@@ -255,25 +220,25 @@ def _parameters(url: str) -> int:
 
 
 def _of_unfinished(folder: Folder) -> Iterator[str]:
-    yield labeled("holds", f"pieces that the next attempt reuses; there is no {NAME} yet")
+    yield labeled("holds", f"pieces that the next attempt reuses; there is no {kinds.MANIFEST} yet")
     yield from next_is(f"{CONTINUES}; while it runs, wait for it")
 
 
 def _of_tokenizer(folder: Folder) -> Iterator[str]:
-    yield from tokenizer_lines(folder.at(TOKENIZER_FILE))
+    yield from tokenizer_lines(folder.at(kinds.TOKENIZER_FILE))
     yield from next_is(f"clozeline pairs --text TEXT --vocab {folder.quoted} --output DIR --objective full_sentences")
 
 
 LINES: dict[str, Callable[[Folder], Iterator[str]]] = {
-    START: _of_start,
-    CHECKPOINT: _of_checkpoint,
-    RUN: _of_run,
-    SUITE: _of_suite,
-    TUNED: _of_finetuning,
-    MODEL: _of_model,
-    UNFINISHED_JOB: _of_unfinished,
-    TOKENIZER: _of_tokenizer,
-    EMPTY: lambda folder: next_is(f"clozeline start YOUR_TEXTS --output {folder.quoted}"),
+    kinds.START: _of_start,
+    kinds.CHECKPOINT: _of_checkpoint,
+    kinds.RUN: _of_run,
+    kinds.SUITE: _of_suite,
+    kinds.TUNED: _of_finetuning,
+    kinds.MODEL: _of_model,
+    kinds.UNFINISHED_JOB: _of_unfinished,
+    kinds.TOKENIZER: _of_tokenizer,
+    kinds.EMPTY: lambda folder: next_is(f"clozeline start YOUR_TEXTS --output {folder.quoted}"),
 }
 """What a folder of each kind holds, and what is next."""
 
@@ -282,7 +247,7 @@ def results_inside(folder: Folder) -> Iterator[str]:
     """Yield a line for each folder inside that is one of ours, of the first MAX_LISTED, and how many more there are."""
     folders = sorted(name for name in folder.names - folder.sizes.keys() if not name.startswith("."))
     found = [(name, what_is(folder.at(name))) for name in folders[:MAX_LISTED]]
-    lines = [labeled(name, what) for name, what in found if what not in ("", EMPTY)]
+    lines = [labeled(name, what) for name, what in found if what not in ("", kinds.EMPTY)]
     yield from lines
     if lines and len(folders) > MAX_LISTED:
         yield labeled("", f"and {len(folders) - MAX_LISTED:,} more folders")
@@ -355,31 +320,27 @@ SETTINGS = {
 }
 """What a TOML file is that has this key, and what takes it."""
 
-
-PARTS = (NAME, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.jsonl")
-"""Files that are no corpus, wherever they are."""
-
 PAGES = ("report.html", "card.html")
 LEDGER = "ledger.parquet"  # of pipeline/text_card.py, which takes long to load
 
 
 def _of_file(path: str, rows: int) -> Iterator[str]:
     folder, _, name = path.rpartition("/")
-    if name == TOKENIZER_FILE:
+    folder = folder or "."
+    of_folder = f"clozeline inspect {shlex.quote(folder)}"
+    if name == kinds.TOKENIZER_FILE:
         yield f"{path}: a tokenizer"
-        yield from tokenizer_lines(path)
-        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
+        yield from (*tokenizer_lines(path), *next_is(of_folder))
     elif name.endswith(".toml"):
         yield from _of_settings(path)
-    elif name in PAGES or (name.endswith(".html") and what_is(folder or ".") not in ("", EMPTY)):
+    elif name in PAGES or (name.endswith(".html") and what_is(folder) not in ("", kinds.EMPTY)):
         yield from (f"{path}: a page", *next_is("open it with a browser"))
-    elif name == LEDGER and storage.exists(storage.join(folder or ".", NAME)):
-        yield f"{path}: the ledger of {what_is(folder or '.')}, a table of what was left out or cut, and why"
+    elif name == LEDGER and storage.exists(storage.join(folder, kinds.MANIFEST)):
+        yield f"{path}: the ledger of {what_is(folder)}, a table of what was left out or cut, and why"
         yield labeled("columns", '"File formats" in the documentation explains them')
-        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
-    elif name in PARTS or _is_json_of_ours(folder or ".", name):
-        yield f"{path}: a part of {what_is(folder or '.') or 'its folder'}"
-        yield from next_is(f"clozeline inspect {shlex.quote(folder or '.')}")
+        yield from next_is(of_folder)
+    elif name in kinds.PARTS or _is_json_of_ours(folder, name):
+        yield from (f"{path}: a part of {what_is(folder) or 'its folder'}", *next_is(of_folder))
     else:
         yield from _of_text(path, rows)
 
@@ -387,7 +348,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
 def _is_json_of_ours(folder: str, name: str) -> bool:
     """Return whether a JSON file is of a folder that our commands write. A corpus may lie in that of a model."""
     is_setting = name.endswith("config.json")
-    return name.endswith(".json") and what_is(folder) not in ("", EMPTY, *([] if is_setting else [MODEL]))
+    return name.endswith(".json") and what_is(folder) not in ("", kinds.EMPTY, *([] if is_setting else [kinds.MODEL]))
 
 
 def _of_settings(path: str) -> Iterator[str]:

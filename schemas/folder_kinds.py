@@ -33,6 +33,9 @@ OF_RUNS = (METRICS, "checkpoints", LOCK)
 BEFORE_RUNS = re.compile(r"\..*|lost\+found|.*\.(log|out|err)")
 """Names that schedulers, shells and file systems may put into a folder before a run begins. A run leaves them alone."""
 
+PARTS = (MANIFEST, METRICS, RESULTS, CONFIG, STATE, "recipe_history.jsonl", "starts.jsonl")
+"""Files that are no corpus, wherever they are."""
+
 UNFINISHED = ("_unfinished-", "_lease-")
 MAX_FILE = 64 << 20  # bytes of a file that is read whole
 

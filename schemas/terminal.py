@@ -24,6 +24,8 @@ from schemas.errors import StorageError
 BIDI_CONTROLS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 """Characters that reorder the text after them, beyond the end of the string that contains them."""
 
+LABEL_WIDTH = 12  # of the name before a line's content
+
 
 def one_line(text: str) -> str:
     """Return text with line breaks and control characters escaped: file names may contain both."""
@@ -74,6 +76,17 @@ def columns(text: str) -> int:
 def padded(text: str, width: int) -> str:
     """Return text with spaces behind it, up to `width` columns."""
     return text + " " * (width - columns(text))
+
+
+def labeled(name: str, text: object) -> str:
+    """Return a name and its text, which starts at the same column in every line."""
+    return f"{padded(name, LABEL_WIDTH - 1)} {text}"
+
+
+def next_is(*commands: str) -> Iterator[str]:
+    """Yield lines with what to type next."""
+    for number, command in enumerate(commands):
+        yield labeled("" if number else "next", command)
 
 
 def print_note(note: str) -> None:
