@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from pipeline.filters.rules import DEFINITIONS, PAPERS, RULES, Rule
-from pipeline.jobs.shard import check_inputs_are_outside, reading_options
-from pipeline.jobs.shard_options import resolved
+from pipeline.jobs.shard import reading_options
+from pipeline.jobs.shard_options import check_inputs_are_outside, resolved
 from pipeline.options import ShardJob
 from pipeline.readers.formats import ForeignFileError
 from pipeline.readers.inputs import FileRange, plan_splits

@@ -10,10 +10,10 @@ publish_text.py has the last step.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any
 
 import apache_beam as beam
@@ -35,6 +35,7 @@ from pipeline.jobs.near_duplicates import SHARDS, NearDuplicates, rounds_for
 from pipeline.jobs.publish_text import add_text_reports, publish_text
 from pipeline.jobs.repeats import DropRepeats, make_shard
 from pipeline.jobs.shard_options import (
+    check_inputs_are_outside,
     one_listing,
     resolved,
     warn_of_another_language,
@@ -127,37 +128,6 @@ def run(job: ShardJob, beam_arguments: list[str], known_flags: list[str]) -> Man
     )
 
 
-def check_inputs_are_outside(output: str, listing: Listing) -> None:
-    """Raise UsageError if a pattern or a folder of the input may have shards of this job next.
-
-    That is if an input file is directly in the output folder, or if that is in a folder of the input.
-    """
-    for folder in listing.folders:
-        if _is_inside(output, folder):
-            raise UsageError(
-                f"--output {storage.printable(output)} is in the folder {storage.printable(folder)} of --input, whose "
-                "files are all read. Give --output another folder."
-            )
-    if not storage.is_local(output):
-        return
-
-    folder = os.path.realpath(storage.filesystem(output)[1])
-    for file in listing.files:
-        if "://" not in file.path and os.path.dirname(os.path.realpath(file.path)) == folder:
-            raise UsageError(
-                f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
-                "--output another folder."
-            )
-
-
-def _is_inside(output: str, folder: str) -> bool:
-    if storage.is_local(output) and storage.is_local(folder):
-        paths = [os.path.realpath(storage.filesystem(url)[1]) for url in (output, folder)]
-    else:
-        paths = [url.rstrip("/") for url in (output, folder)]
-    return f"{paths[0]}/".startswith(f"{paths[1].rstrip('/')}/")
-
-
 def _execution(
     graph: ShardCorpora,
     listings: list[Listing],
@@ -196,13 +166,10 @@ def _execution(
 
 def _splits(corpora: Corpora, listings: list[Listing]) -> Iterator[Split]:
     """Yield the splits of all corpora, numbered together."""
-    splits = (
-        (corpus, split.ranges)
-        for (corpus, job), listing in zip(corpora, listings, strict=True)
-        for split in plan_splits(listing.files, job.format, job.encoding, listing.in_folders)
-    )
-    for index, (corpus, ranges) in enumerate(splits):
-        yield Split(index, tuple(replace(one, corpus=corpus.name) for one in ranges))
+    numbers = count()
+    for (corpus, job), listing in zip(corpora, listings, strict=True):
+        for split in plan_splits(listing.files, job.format, job.encoding, listing.in_folders):
+            yield Split(next(numbers), tuple(replace(one, corpus=corpus.name) for one in split.ranges))
 
 
 def _check_held_out(wanted: Wanted, staging: Staging, held_out: Staging | None, dry_run: bool) -> None:
@@ -261,14 +228,10 @@ def _estimate(job: ShardJob, files: list[InputFile]) -> estimate.Estimate:
 
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
-    ranges = [
-        replace(
-            file_range,
-            path=path_for_workers("--input", file_range.path, options),
-            path_as_written=file_range.path,
-        )
-        for file_range in split.ranges
-    ]
+    ranges = (
+        replace(one, path=path_for_workers("--input", one.path, options), path_as_written=one.path)
+        for one in split.ranges
+    )
     return replace(split, ranges=tuple(ranges))
 
 

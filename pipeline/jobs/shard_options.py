@@ -6,6 +6,7 @@ are warnings about files and flags that do not do what the user may believe.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -244,6 +245,37 @@ def _chosen_filters(job: ShardJob) -> Thresholds:
 
 
 # Warnings
+
+
+def check_inputs_are_outside(output: str, listing: Listing) -> None:
+    """Raise UsageError if a pattern or a folder of the input may have shards of this job next.
+
+    That is if an input file is directly in the output folder, or if that is in a folder of the input.
+    """
+    for folder in listing.folders:
+        if _is_inside(output, folder):
+            raise UsageError(
+                f"--output {storage.printable(output)} is in the folder {storage.printable(folder)} of --input, whose "
+                "files are all read. Give --output another folder."
+            )
+    if not storage.is_local(output):
+        return
+
+    folder = os.path.realpath(storage.filesystem(output)[1])
+    for file in listing.files:
+        if "://" not in file.path and os.path.dirname(os.path.realpath(file.path)) == folder:
+            raise UsageError(
+                f"--output {storage.printable(output)} is the folder of the input {storage.printable(file.path)}. Give "
+                "--output another folder."
+            )
+
+
+def _is_inside(output: str, folder: str) -> bool:
+    if storage.is_local(output) and storage.is_local(folder):
+        paths = [os.path.realpath(storage.filesystem(url)[1]) for url in (output, folder)]
+    else:
+        paths = [url.rstrip("/") for url in (output, folder)]
+    return f"{paths[0]}/".startswith(f"{paths[1].rstrip('/')}/")
 
 
 def warn_of_empty_files(files: list[InputFile]) -> None:
