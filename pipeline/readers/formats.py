@@ -196,9 +196,7 @@ def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str)
 def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str, shown: str = "") -> Format:
     """Return `wanted`; if it is "auto", the format that the file's name stands for, else that of its first bytes.
 
-    Of JSON, the first bytes say of which kind it is.
-
-    shown: the file's name in errors, if it is not its path.
+    Of JSON, the first bytes say of which kind it is. shown: the file's name in errors, if it is not its path.
 
     Raises ForeignFileError if the file is known not to be text, and DataError if its first bytes show another encoding
     than `encoding`, unless that is AUTO, or if they are needed and not compressed as the file's name says. Other damage
@@ -219,11 +217,10 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
         head = b""
     if encoding == AUTO:
         encoding = encoding_of_head(head)
-    text = head
-    if found is None and not head and _may_be_dump(file.path) and compression_of(file.path) is not None:
-        return "mediawiki"  # whose reader says what is wrong with the file
+    text = _as_utf8(head, encoding)
     if found is None:
-        text = _as_utf8(head, encoding)
+        if not head and _may_be_dump(file.path) and compression_of(file.path) is not None:
+            return "mediawiki"  # whose reader says what is wrong with the file
         found = _format_that_begins(head, text)
         if found is None:
             _refuse_beginning(shown, head, BINARY_KINDS)
@@ -231,16 +228,11 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
 
     if wanted == "auto" and found == "jsonl":
         may_be_one_line = plain_name(file.path).endswith(".json") and file.size <= _ONE_LINE_BYTES
-        found = "json" if is_other_json(_as_utf8(head, encoding), may_be_one_line) else found
-
-    has_encoding = found is None or READERS[found].gets == "text"
-    error = encoding_error(shown, head, encoding) if has_encoding else None
-    if error is not None:
+        found = "json" if is_other_json(text, may_be_one_line) else found
+    is_text = found is None or READERS[found].gets == "text"
+    if is_text and (error := encoding_error(shown, head, encoding)) is not None:
         raise error
-    if found is None:
-        _refuse_other_than_prose(shown, text)
-        found = "csv" if begins_table(text) else "text"
-    return found
+    return found or _format_of_prose(shown, text)
 
 
 def _as_utf8(head: bytes, encoding: str) -> bytes:
@@ -329,14 +321,15 @@ def first_bytes(file: InputFile, shown: str) -> bytes:
         return b""
 
 
-def _refuse_other_than_prose(shown: str, text: bytes) -> None:
-    """Raise DataError for binary data, markup and columns."""
+def _format_of_prose(shown: str, text: bytes) -> Format:
+    """Return the format of a file that begins with this text. Raises DataError for binary data, markup and columns."""
     if _has_control_bytes(text):
         raise ForeignFileError(
             f"{shown} holds control bytes, so it is not text. Leave it out, or name its encoding with --encoding if it "
             "is text in UTF-16."
         )
     _refuse_beginning(shown, text, TEXT_KINDS)
+    return "csv" if begins_table(text) else "text"
 
 
 def _has_control_bytes(text: bytes) -> bool:
