@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import pyarrow as pa
@@ -129,15 +129,16 @@ class RunBuffer:
 
     def add(self, record: Record, file_range: FileRange, reading: ReadOptions) -> None:
         """Take a document through all steps and keep its sentences. If a step drops it, count it in the ledger."""
-        document = Document(record.text, record.source, self.cleaning, reading.language)
+        source = file_range.corpus or record.source
+        document = Document(record.text, source, self.cleaning, reading.language)
         for step in STEPS:
             done = step(document, reading)
             if isinstance(done, Drop):
-                self.ledger[done.reason, record.source] += 1
+                self.ledger[done.reason, source] += 1
                 self.dropped += 1
                 if done.is_listed:
                     place = file_range.place(record.position)
-                    self._list(done.reason, record.source, place, record.text[:EXCERPT_CHARACTERS])
+                    self._list(done.reason, source, place, record.text[:EXCERPT_CHARACTERS])
                 return
             document = done
 
@@ -147,11 +148,11 @@ class RunBuffer:
         encoded = joined.encode()
         number = document_id(encoded)
         if reading.share < 1 and not is_in_share(number, reading.share, reading.seed):
-            self.ledger[BEYOND_SHARE, record.source] += 1
+            self.ledger[BEYOND_SHARE, source] += 1
             self.dropped += 1
             return
         self.ids.append(number)
-        self.sources.append(record.source)
+        self.sources.append(source)
         if record.host:
             self.hosts[record.host] += 1
         if reading.has_languages:
@@ -165,11 +166,15 @@ class RunBuffer:
         self.characters += len(joined) - spaces
         self.text_bytes += text_bytes
 
-    def note_encoding(self, file_range: FileRange, reading: ReadOptions) -> None:
-        """Count the encoding of a file of text, if it was found, with the range at the file's beginning."""
-        if reading.finds_encodings and file_range.start == 0 and file_range.reader.gets == "text":
+    def begin(self, file_range: FileRange, reading: ReadOptions) -> None:
+        """Count a file, with the range at its beginning: its encoding if that was found, and if blank lines cut it."""
+        if file_range.start > 0:
+            return
+        if reading.finds_encodings and file_range.reader.gets == "text":
             found = {file_range.encoding: {"files": 1, "first": file_range.display_path}}
             self.encodings = add_encodings([self.encodings, found])
+        if is_cut_at_blank_lines(file_range, reading):
+            self.pieces["files"] += 1
 
     def note_unbroken(self, record: Record, file_range: FileRange) -> None:
         """Record a plain-text document with many lines but no blank one: its lines may be documents themselves."""
@@ -178,18 +183,19 @@ class RunBuffer:
 
     def reject(self, record: Rejected, file_range: FileRange) -> None:
         """Count a rejected record in the ledger, and keep an excerpt unless it is harmless or there are too many."""
-        self.ledger[record.reason, record.source] += record.count
+        source = file_range.corpus or record.source
+        self.ledger[record.reason, source] += record.count
         if record.reason in file_range.reader.harmless:
             return
 
         self.rejected += 1
-        self.bad[record.reason, record.source] += 1
+        self.bad[record.reason, source] += 1
         if len(self.excerpts) == MAX_EXCERPTS:
             return
 
         entry = {
             "reason": record.reason,
-            "source": record.source,
+            "source": source,
             **file_range.place(record.position),
             "shown": record.excerpt,
         }
@@ -220,6 +226,10 @@ def add_encodings(tables: Iterable[dict[str, Report]]) -> dict[str, Report]:
     return dict(sorted(added.items()))
 
 
+def is_cut_at_blank_lines(file_range: FileRange, reading: ReadOptions) -> bool:
+    return file_range.format == "text" and reading.text_layout == "blank_line"
+
+
 def _may_be_many_documents(record: Record) -> bool:
     if record.line_count >= MANY_LINES:
         return True
@@ -248,30 +258,22 @@ def read_split(split: Split, reading: ReadOptions) -> Iterator[RunBuffer]:
     ranges = (readable_ranges(one, reading.of_corpora.get(one.corpus, reading)) for one in split.ranges)
     for file_range, problem in chain.from_iterable(ranges):
         if isinstance(problem, Rejected):
-            source = file_range.corpus or problem.source
-            documents.reject(replace(problem, source=source), file_range)
+            documents.reject(problem, file_range)
             continue
         if problem is not None:
             documents.leave_out(file_range, problem)
             continue
+
         options = reading.of_corpora.get(file_range.corpus, reading)
-        undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio)
-        undecodable.is_found = options.finds_encodings
-        documents.note_encoding(file_range, options)
-        is_cut = file_range.format == "text" and options.text_layout == "blank_line"
-        if is_cut and file_range.start == 0:
-            documents.pieces["files"] += 1
-
+        documents.begin(file_range, options)
+        undecodable = UndecodableBytes(file_range, options.max_undecodable_ratio, is_found=options.finds_encodings)
         for record in read_records(file_range, options):
-            if file_range.corpus:
-                record = replace(record, source=file_range.corpus)
             undecodable.add(record)
-
             if isinstance(record, Rejected):
                 documents.reject(record, file_range)
             else:
                 documents.add(record, file_range, options)
-                if is_cut:
+                if is_cut_at_blank_lines(file_range, options):
                     documents.note_unbroken(record, file_range)
                     count_piece(documents.pieces, record)
 
