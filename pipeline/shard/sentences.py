@@ -156,12 +156,10 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
     """
     texts = list(map(str.strip, lines))
     following = texts[1:]
-    breaks = ["\n"] * len(following)
-    if has_capitals:
-        breaks = [
-            _break_after(previous) if text[:1].islower() and " " in previous else "\n"
-            for previous, text in zip(texts, following, strict=False)
-        ]
+    breaks = [
+        _break_after(previous) if has_capitals and text[:1].islower() and " " in previous else "\n"
+        for previous, text in zip(texts, following, strict=False)
+    ]
 
     if width >= MIN_WRAP_WIDTH and "\n" in breaks:
         # `lines` still have the spaces at their beginning. A first word fits if it ends within the free characters.

@@ -176,9 +176,8 @@ class SymbolArray:
             (pair_keys(new_left_neighbor_M[has_left_M], new), count_M[has_left_M]),
             (pair_keys(new, rights), count_M[has_right_M]),
         ]
-        keys = np.concatenate([changed_keys for changed_keys, _ in changes])
-        amounts = np.concatenate([amounts for _, amounts in changes])
-        return keys, amounts
+        keys, amounts = zip(*changes, strict=True)
+        return np.concatenate(keys), np.concatenate(amounts)
 
     def replace_few(self, first_M: NDArray[np.int32], left: int, right: int) -> dict[int, int]:
         """Do what `replace` does, one position at a time. Returns {key of a pair: change of its count}."""

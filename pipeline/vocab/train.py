@@ -178,9 +178,8 @@ def train_unigram(read_words: ReadWords, options: VocabularyOptions) -> TrainedV
         )
 
     learned = learn_tokens(parts, room)
-    lowest = min(learned.scores, default=0.0)
     tokens = [*first, *learned.spellings, *absent]
-    scores = [NEVER] * len(first) + learned.scores + [lowest] * len(absent)
+    scores = [NEVER] * len(first) + learned.scores + [min(learned.scores, default=0.0)] * len(absent)
 
     unused = [f"[unused{i}]" for i in range(-len(tokens) % options.pad_to_multiple)]
     return TrainedVocabulary(
