@@ -6,11 +6,9 @@ seconds for any folder. The amounts are estimates; `shard` says what became of e
 
 from __future__ import annotations
 
-import csv
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
@@ -19,9 +17,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.readers.columnar import open_parquet
+from pipeline.readers.columnar import parquet_rows
 from pipeline.readers.encodings import AUTO, UTF8
-from pipeline.readers.formats import ForeignFileError, Format, advice_on, plain_name
+from pipeline.readers.formats import ForeignFileError, advice_on, plain_name
 from pipeline.readers.frames import check_end
 from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
 from pipeline.readers.jsonl import NO_TEXT
@@ -35,7 +33,7 @@ from pipeline.readers.undecodable import UndecodableBytes
 from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
 from pipeline.shard.detection import UNKNOWN, detect_language, is_installed
 from pipeline.shard.text_layout import doubt, guessed_layout
-from pipeline.text_keys import ROWS_OF, text_key
+from pipeline.text_keys import text_keys
 from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
@@ -59,6 +57,10 @@ MAX_BAD = 0.01
 
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
+
+
+Found = dict[InputFile, FileRange | DataError]
+"""What each file is. ForeignFileError: it is left out."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +111,15 @@ class Look:
 class _Sampled:
     """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text.
 
-    is_all: no record was left out. bad: the records that are none. bad_files: a sentence on the first of them in each
-    file, by path.
+    estimated_bytes: of text in all of their files, about. bad: the records that are none. bad_files: a sentence on the
+    first of them in each file, by path.
     """
 
     documents: int = 0
     text_bytes: int = 0
     record_bytes: int = 0
     by_language: Counter[str] = field(default_factory=Counter)
-    is_all: bool = False
+    estimated_bytes: int = 0
     bad: int = 0
     bad_files: dict[str, str] = field(default_factory=dict)
 
@@ -140,24 +142,23 @@ def look_at(folder: str) -> Look:
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--input ")) from error
     found = _found(files)
-    kinds = _kinds(files, found)
-    readable = [one for one in found if isinstance(one, FileRange)]
-    faults = _refused(files, found) | _cut_off(readable[:MAX_OPENED])
+    kinds = _kinds(found)
+    readable = [one for one in found.values() if isinstance(one, FileRange)]
+    faults = _refused(found) | _cut_off(readable[:MAX_OPENED])
     if not readable:
-        raise _no_text(folder, kinds, list(faults.values()) or [str(one) for one in found[:1]])
+        raise _no_text(folder, kinds, list(faults.values()) or [str(next(iter(found.values())))])
 
-    survey = _survey(_sound(readable, faults), faults)
-    for _ in range(MORE_SURVEYS):  # what a sample cannot read must not count
-        if (sound := _sound(readable, faults)) == survey.ranges:
-            break
-        survey = _survey(sound, faults)
+    survey = _survey(readable, faults)
     bad = survey.bad
     faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
     all_faults = [*faults.values(), *bad.values()]
+
     if survey.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
+
     sums = survey.sums.values()
     by_language = sum((one.by_language for one in sums), Counter[str]())
+    encodings = Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO))
     mean_bytes = sum(one.text_bytes for one in sums) / sum(one.documents for one in sums)
     empty = [name for name, one in survey.sums.items() if not one.documents and not one.bad]
     return Look(
@@ -167,9 +168,7 @@ def look_at(folder: str) -> Look:
         survey.text_bytes,
         documents=round(survey.text_bytes / max(mean_bytes, 1)),
         languages={code: size / by_language.total() for code, size in by_language.most_common()},
-        encodings=dict(
-            Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO)).most_common()
-        ),
+        encodings=dict(encodings.most_common()),
         ranges=survey.ranges,
         faults=all_faults,
         unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
@@ -181,26 +180,40 @@ def _sound(readable: list[FileRange], faults: dict[str, str]) -> list[FileRange]
     return [one for one in readable if one.path not in faults] or readable
 
 
-def _survey(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
+def _survey(readable: list[FileRange], faults: dict[str, str]) -> _Survey:
+    """Read a sample of all files without faults, again while it finds some: what it cannot read must not count."""
+    survey = _survey_of(_sound(readable, faults), faults)
+    for _ in range(MORE_SURVEYS):
+        if (sound := _sound(readable, faults)) == survey.ranges:
+            break
+        survey = _survey_of(sound, faults)
+    return survey
+
+
+def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
     """Read a sample of all files. faults: as in `_sampled`."""
     texts = [one for one in ranges if one.format == "text"]
-    pieces = cache(lambda: _pieces(texts))
-    layout = guessed_layout(texts, pieces)
-    options = RecordOptions(_text_keys(ranges), layout)
+
+    @cache
+    def pieces() -> tuple[int, int]:
+        sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
+        return sampled.documents, sampled.text_bytes
+
+    options = RecordOptions(text_keys(ranges, MAX_OPENED), guessed_layout(texts, pieces))
     # Each format by itself, because the share of text in a file differs most between formats.
     by_format: dict[str, list[FileRange]] = defaultdict(list)
     for one in ranges:
         by_format[one.format].append(one)
     sampled = {name: _sampled(of_format, options, faults) for name, of_format in by_format.items()}
-    text_bytes = sum(_estimated_bytes(by_format[name], one) for name, one in sampled.items())
-    bad, odd = _bad_records(by_format, sampled), doubt(texts, layout, pieces)
-    return _Survey(ranges, options, text_bytes, sampled, bad, odd)
+    text_bytes = sum(one.estimated_bytes for one in sampled.values())
+    odd = doubt(texts, options.text_layout, pieces)
+    return _Survey(ranges, options, text_bytes, sampled, _bad_records(sampled.values()), odd)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
-    records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count)
-    yield from islice((record for record, _ in records if isinstance(record, Record)), count)
+    records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count, {})
+    yield from islice((record for record, *_ in records if isinstance(record, Record)), count)
 
 
 def unreadable_in(folder: str, look: Look) -> list[str]:
@@ -244,7 +257,7 @@ def _why_unread(kind: Kind, is_damaged: bool) -> str:
     return f" without text{advice}" if kind.is_read else advice_on(kind.name)
 
 
-def _found(files: list[InputFile]) -> list[FileRange | DataError]:
+def _found(files: list[InputFile]) -> Found:
     """Return what each file is. Of many files some are opened, and others whose names end alike may be left out."""
     opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
     opened = files
@@ -257,7 +270,7 @@ def _found(files: list[InputFile]) -> list[FileRange | DataError]:
         error = one if isinstance(one, ForeignFileError) else None
         before = left_out.setdefault(_ending(file), error)
         left_out[_ending(file)] = before if error and before and error.kind == before.kind else None
-    return [found.get(file) or left_out.get(_ending(file)) or _whole(file, None) for file in files]
+    return {file: found.get(file) or left_out.get(_ending(file)) or _whole(file) for file in files}
 
 
 def _ending(file: InputFile) -> str:
@@ -267,23 +280,20 @@ def _ending(file: InputFile) -> str:
 def _opened(file: InputFile) -> FileRange | DataError:
     """Return a file as a range with its format, or why it is not read: ForeignFileError if it is left out."""
     try:
-        return with_format(_whole(file, None))
+        return with_format(_whole(file))
     except DataError as error:
         return error
 
 
-def _whole(file: InputFile, file_format: Format | None) -> FileRange:
-    """Return a file as a range. file_format: None if it is not known."""
-    return replace(next(ranges_of(file, file_format or "auto", AUTO)), end=file.size, in_folder=True)
+def _whole(file: InputFile) -> FileRange:
+    """Return a file as a range, without its format."""
+    return replace(next(ranges_of(file, "auto", AUTO)), end=file.size, in_folder=True)
 
 
-def _refused(files: list[InputFile], found: list[FileRange | DataError]) -> dict[str, str]:
+def _refused(found: Found) -> dict[str, str]:
     """Return a sentence for each file of a format that is read, but not as this one is, by path."""
-    return {
-        file.path: str(one)
-        for file, one in zip(files, found, strict=True)
-        if isinstance(one, DataError) and not isinstance(one, ForeignFileError)
-    }
+    refused = {file.path: one for file, one in found.items() if isinstance(one, DataError)}
+    return {path: str(error) for path, error in refused.items() if not isinstance(error, ForeignFileError)}
 
 
 def _cut_off(ranges: list[FileRange]) -> dict[str, str]:
@@ -309,49 +319,30 @@ def _cut_off(ranges: list[FileRange]) -> dict[str, str]:
     return faults
 
 
-def _kinds(files: list[InputFile], found: list[FileRange | DataError]) -> list[Kind]:
+def _kinds(found: Found) -> list[Kind]:
     """Return the kinds of files: those that are read first, and of these the largest."""
-    counts: Counter[tuple[str, bool]] = Counter()
-    sizes: Counter[tuple[str, bool]] = Counter()
-    for file, one in zip(files, found, strict=True):
+    sizes: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for file, one in found.items():
         if isinstance(one, FileRange):
             kind = (one.format.replace("auto", "not opened"), True)
         else:
             kind = (one.kind if isinstance(one, ForeignFileError) else "cannot be read", False)
-        counts[kind] += 1
-        sizes[kind] += file.size
-    order = sorted(counts, key=lambda kind: (not kind[1], -sizes[kind], kind[0]))
-    return [Kind(*kind, counts[kind], sizes[kind]) for kind in order]
-
-
-def _text_keys(ranges: list[FileRange]) -> str:
-    """Return the keys of all texts as alternatives: "text" first, then those of most files."""
-    files: Counter[str] = Counter()
-    tables = [one for one in ranges if one.format in ROWS_OF]
-    for file_range in tables[:: -(-len(tables) // MAX_OPENED) or 1]:
-        with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
-            files[text_key(file_range)] += 1
-    return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
-
-
-def _pieces(texts: list[FileRange]) -> tuple[int, int]:
-    sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
-    return sampled.documents, sampled.text_bytes
+        sizes[kind].append(file.size)
+    order = sorted(sizes, key=lambda kind: (not kind[1], -sum(sizes[kind]), kind[0]))
+    return [Kind(*kind, len(sizes[kind]), sum(sizes[kind])) for kind in order]
 
 
 def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:
     """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = _Sampled()
     finds_languages = is_installed()
-    read: dict[str, UndecodableBytes] = {}
-    files = {one.path for one in ranges}
-    undecodable: dict[str, str] = {}
+    read: dict[tuple[str, str], UndecodableBytes] = {}
     seen: Counter[str] = Counter()
-    for record, file_range in _records(ranges, options, SAMPLE, faults):
-        seen[_file_of(file_range.path, files)] += 1
+    for record, file_range, file in _records(ranges, options, SAMPLE, faults):
+        seen[file] += 1
         if not isinstance(record, ForeignFileError):
             new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
-            read.setdefault(file_range.path, new).add(record)
+            read.setdefault((file, file_range.path), new).add(record)
         if isinstance(record, Record):
             size = len(record.text.encode(errors="replace"))
             sums.documents += 1
@@ -362,41 +353,29 @@ def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, 
         elif isinstance(record, Rejected) and is_bad(record, file_range):
             sums.bad += 1
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
-    sums.is_all = all(count < SAMPLE // len(ranges) for count in seen.values())
-    for counted_bytes in read.values():
-        _check_bytes(counted_bytes, undecodable)
-    for path, fault in undecodable.items():
-        faults.setdefault(_file_of(path, files), fault)
+
+    is_all = all(count < SAMPLE // len(ranges) for count in seen.values())  # no record was left out
+    sums.estimated_bytes = sums.text_bytes if is_all else _estimated_bytes(ranges, sums)
+    for (file, _), undecodable in read.items():
+        try:
+            undecodable.check()
+        except DataError as error:
+            faults.setdefault(file, str(error))
     return sums
 
 
-def _file_of(path: str, files: set[str]) -> str:
-    """Return the one of the files that a path names, or that is the archive whose member it names."""
-    while path not in files and os.path.dirname(path) != path:
-        path = os.path.dirname(path)
-    return path
-
-
-def _check_bytes(read: UndecodableBytes, faults: dict[str, str]) -> None:
-    """Check the sum over a file or a member. faults: gets a sentence, by path."""
-    try:
-        read.check()
-    except DataError as error:
-        faults.setdefault(read.file_range.path, str(error))
-
-
-def _bad_records(by_format: dict[str, list[FileRange]], sampled: dict[str, _Sampled]) -> dict[str, str]:
+def _bad_records(sampled: Collection[_Sampled]) -> dict[str, str]:
     """Return a sentence on the first bad record of each file, by path, if more than MAX_BAD of all are bad, about."""
     bad = records = 0.0
-    for name, one in sampled.items():
+    for one in sampled:
         read = one.documents + one.bad
         is_sample = one.text_bytes > 0 and read > SAMPLE // 2  # of fewer, these are most or all
-        scale = _estimated_bytes(by_format[name], one) / one.text_bytes if is_sample else 1
+        scale = one.estimated_bytes / one.text_bytes if is_sample else 1
         bad += scale * one.bad
         records += scale * read
     if bad <= MAX_BAD * records:
         return {}
-    return {path: sentence for one in sampled.values() for path, sentence in one.bad_files.items()}
+    return {path: sentence for one in sampled for path, sentence in one.bad_files.items()}
 
 
 def _is_one_document(file_range: FileRange) -> bool:
@@ -412,39 +391,29 @@ def _describe(record: Rejected, file_range: FileRange) -> str:
 
 
 def _records(
-    ranges: list[FileRange], options: RecordOptions, count: int, faults: dict[str, str] | None = None
-) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange]]:
+    ranges: list[FileRange], options: RecordOptions, count: int, faults: dict[str, str]
+) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange, str]]:
+    """Yield about `count` records with their range, which may be a member of an archive, and the path of their file."""
     each = max(1, count // len(ranges))
     for file_range in ranges[:: max(1, len(ranges) // count)]:
         without_text = 0
         try:
             for record, one in sample([Split(0, (file_range,))], each, options):
-                yield record, one
+                yield record, one, file_range.path
                 without_text = without_text + 1 if isinstance(record, Rejected) else 0
                 if without_text > MAX_WITHOUT_TEXT:
                     break
         except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS) as error:
-            if faults is not None:
-                found = error if isinstance(error, DataError) else cut_off(file_range, error)
-                faults.setdefault(file_range.path, str(found))
+            found = error if isinstance(error, DataError) else cut_off(file_range, error)
+            faults.setdefault(file_range.path, str(found))
 
 
 def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
     """Return the bytes of text in these files, about; at least what was read, as how much files shrank is not known."""
-    if not sampled.documents or sampled.is_all:
+    if not sampled.documents:
         return sampled.text_bytes
     if ranges[0].format == "parquet":
-        return round(_rows(ranges) * sampled.text_bytes / (sampled.documents + sampled.bad))
+        return round(parquet_rows(ranges, PLACES) * sampled.text_bytes / (sampled.documents + sampled.bad))
     stored = sum(one.weight if one.compression else one.size for one in ranges)
     share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
     return max(int(stored * min(share, 10)), sampled.text_bytes)
-
-
-def _rows(ranges: list[FileRange]) -> int:
-    """Return the rows of Parquet files, about: what some files say of themselves."""
-    rows = read = 0
-    for one in ranges[:: -(-len(ranges) // PLACES)]:
-        with suppress(DataError, pa.ArrowException, *DECOMPRESSION_ERRORS), open_range(one.file) as opened:
-            rows += open_parquet(opened, one.display_path).metadata.num_rows
-            read += one.size
-    return rows * sum(one.size for one in ranges) // max(read, 1)

@@ -6,8 +6,11 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
+
+import pyarrow as pa
 
 from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
@@ -15,8 +18,9 @@ from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
 from pipeline.readers.nested_keys import EACH, is_text, nested_texts
-from pipeline.readers.open import open_text
+from pipeline.readers.open import DECOMPRESSION_ERRORS, open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
+from schemas.errors import DataError
 
 USUAL = (
     *("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "paragraphs"),
@@ -37,6 +41,16 @@ ROWS = 50  # that are looked at
 # messages of programs are shorter, and examples in a specification are a small part of it.
 _PROSE_CHARACTERS = 50
 _PROSE_SHARE = 1 / 8
+
+
+def text_keys(ranges: list[FileRange], most: int) -> str:
+    """Return the keys of all texts as alternatives: "text" first, then those of most files. `most` files are read."""
+    files: Counter[str] = Counter()
+    tables = [one for one in ranges if one.format in ROWS_OF]
+    for file_range in tables[:: -(-len(tables) // most) or 1]:
+        with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
+            files[text_key(file_range)] += 1
+    return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
 
 
 def text_key(file_range: FileRange) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any
@@ -21,7 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline.readers.nested_keys import joined_at
-from pipeline.readers.open import LimitedReads, Stream
+from pipeline.readers.open import DECOMPRESSION_ERRORS, LimitedReads, Stream
+from pipeline.readers.ranges import open_range
 from pipeline.readers.record import (
     PARAGRAPH_BREAK,
     Record,
@@ -229,6 +231,16 @@ def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
         return pq.ParquetFile(opened)
     except (OSError, ValueError) as error:
         raise DataError(f"{shown} is not a readable Parquet file ({error}). Copy it again, or leave it out.") from error
+
+
+def parquet_rows(ranges: list[FileRange], most: int) -> int:
+    """Return the rows of Parquet files, about: what up to `most` of these say of themselves."""
+    rows = read = 0
+    for one in ranges[:: -(-len(ranges) // most)]:
+        with suppress(DataError, pa.ArrowException, *DECOMPRESSION_ERRORS), open_range(one.file) as opened:
+            rows += open_parquet(opened, one.display_path).metadata.num_rows
+            read += one.size
+    return rows * sum(one.size for one in ranges) // max(read, 1)
 
 
 def parquet_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
