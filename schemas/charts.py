@@ -15,19 +15,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil, floor, log10
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
-CHART_HEIGHT = 200
-"""The height of a chart above its axis, in pixels."""
-
-INNER_WIDTH = 1000
-"""The width of the inner SVG, from step 0 to the last step, in its units."""
+CHART_HEIGHT = 200  # pixels of a chart above its axis
+INNER_WIDTH = 1000  # units of the inner SVG, from step 0 to the last step
+MAX_DOTS = 60  # points of a line that has a dot at each, which shows its value
+FEW_POINTS = 3  # a line of fewer is shown as a whole
+FULL_BAR = 0.2  # the least share of a whole that fills the width of a bar
+BINS = 64  # maximum bars of a histogram
+HISTOGRAM_HEIGHT = 168  # pixels of a histogram above its axis
 
 MAX_POINTS = 400
 """The most points of a line. If there are more, means are drawn over a band from the lowest to the highest value."""
-
-MAX_DOTS = 60
-"""A line of at most this many points has a dot at each point, which shows its value."""
 
 FIRST_STEPS = 0.1
 """Share of a line's steps that may lie above its chart, if they would squeeze all others into less than half."""
@@ -36,24 +35,10 @@ FREE_OF_TICKS = 70
 """Percent of a chart's width from which only the label of the axis's end, such as "1,200 steps", stands below it: on a
 phone it takes about a quarter."""
 
-FEW_POINTS = 3
-"""A line of fewer points is shown as a whole."""
-
-FULL_BAR = 0.2
-"""The least share of a whole that fills the width of a bar."""
-
-BINS = 64
-"""Maximum bars of a histogram."""
-
-HISTOGRAM_HEIGHT = 168
-"""Pixels of a histogram above its axis."""
-
 Color = Literal["blue", "orange", "green", "purple", "gray", "red"]
-COLORS: tuple[Color, ...] = ("blue", "orange", "green", "purple", "gray", "red")
-"""The colors of a chart's lines, in order."""
+COLORS: tuple[Color, ...] = get_args(Color)  # of a chart's lines, in order
 
-TextOf = Callable[[float], str]
-"""Formats a value as text."""
+TextOf = Callable[[float], str]  # formats a value as text
 
 
 class Level(NamedTuple):
@@ -221,10 +206,7 @@ def chart_over_hours(title: str, lines: Sequence[Line], text_of: TextOf) -> Char
 def round_levels(low: float, high: float) -> list[float]:
     """Return two to six levels at round numbers, the first at or below `low` and the last at or above `high`."""
     # Equal values, or nearly equal ones, still get a scale with some height.
-    span = max(high - low, abs(high) * 0.02)
-    if span == 0:
-        span = 1.0
-
+    span = max(high - low, abs(high) * 0.02) or 1.0
     power = 10.0 ** floor(log10(span / 4))
     step = next(digit * power for digit in (1, 2, 5, 10) if span / (digit * power) <= 4)
 
@@ -237,17 +219,10 @@ def round_levels(low: float, high: float) -> list[float]:
 def thinned(points: Sequence[tuple[float, float]], max_groups: int) -> list[PointGroup]:
     """Return at most `max_groups` groups of adjacent points, all of the same size except the last."""
     size = ceil(len(points) / max_groups)
-
     groups = []
     for start in range(0, len(points), size):
         steps, values = zip(*points[start : start + size], strict=True)
-        group = PointGroup(
-            step=sum(steps) / len(steps),
-            lowest=min(values),
-            mean=sum(values) / len(values),
-            highest=max(values),
-        )
-        groups.append(group)
+        groups.append(PointGroup(sum(steps) / len(steps), min(values), sum(values) / len(values), max(values)))
     return groups
 
 
@@ -260,17 +235,14 @@ def _drawn(line: Line, scale: Scale, text_of: TextOf) -> DrawnLine:
     means = [scale.inner_point(group.step, group.mean) for group in groups]
 
     band = None
-    is_thinned = len(groups) < len(points)
-    if is_thinned:
+    if len(groups) < len(points):
         # The polygon goes along the lowest values, and back along the highest.
         lower_edge = [scale.inner_point(group.step, group.lowest) for group in groups]
         upper_edge = [scale.inner_point(group.step, group.highest) for group in reversed(groups)]
         band = " ".join(lower_edge + upper_edge)
 
-    dots = []
-    if len(points) <= MAX_DOTS:
-        dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in points]
-
+    with_dots = points if len(points) <= MAX_DOTS else []
+    dots = [Dot(scale.percent(step), scale.y(value), step, text_of(value)) for step, value in with_dots]
     return DrawnLine(line.name, line.color, " ".join(means), band, dots, line.is_dashed)
 
 
@@ -353,12 +325,8 @@ def bins(counts: list[int], max_bins: int) -> list[tuple[int, int, int]]:
     """
     longest = len(counts) - 1
     width = max(1, -(-longest // max_bins))  # rounded up
-
-    ranges = []
-    for first in range(1, longest + 1, width):
-        last = min(first + width - 1, longest)
-        ranges.append((first, last, sum(counts[first : last + 1])))
-    return ranges
+    starts = range(1, longest + 1, width)
+    return [(first, min(first + width - 1, longest), sum(counts[first : first + width])) for first in starts]
 
 
 def mean(counts: list[int]) -> float:
@@ -370,10 +338,7 @@ def mean(counts: list[int]) -> float:
 def quantile(counts: list[int], share: float) -> int:
     """Return the smallest length that at least this share of the rows does not exceed, or 0 if there are none."""
     rows_needed = share * sum(counts)
-    for length, rows_so_far in enumerate(accumulate(counts)):
-        if rows_so_far >= rows_needed:
-            return length
-    return 0
+    return next((length for length, so_far in enumerate(accumulate(counts)) if so_far >= rows_needed), 0)
 
 
 def histogram(counts: list[int]) -> Histogram:
@@ -381,11 +346,12 @@ def histogram(counts: list[int]) -> Histogram:
     ranges = bins(counts, BINS)
     ceiling = _ceiling([count for _, _, count in ranges])
     longest = ranges[-1][1]
+    levels = round_levels(0, max(ceiling, 4))  # from a ceiling of 4 on, levels are whole numbers
     mean_length = mean(counts)
 
     return Histogram(
-        bars=[_histogram_bar(one, ceiling, longest) for one in ranges if one[2] > 0],
-        levels=_levels(ceiling),
+        bars=[_histogram_bar(*one, ceiling, longest) for one in ranges if one[2] > 0],
+        levels=[Level(HISTOGRAM_HEIGHT * (1 - count / ceiling), short(count)) for count in levels if count <= ceiling],
         max_length=longest,
         mean=mean_length,
         mean_x=100 * mean_length / longest,
@@ -400,13 +366,10 @@ def _ceiling(heights: list[int]) -> float:
     This is the highest bar or, when that is more than three times the next highest, a little above the next highest.
     """
     next_highest, highest = sorted([0, *heights])[-2:]
-    if 0 < 3 * next_highest < highest:
-        return next_highest * 1.4
-    return max(highest, 1)
+    return next_highest * 1.4 if 0 < 3 * next_highest < highest else max(highest, 1)
 
 
-def _histogram_bar(lengths_and_count: tuple[int, int, int], ceiling: float, longest: int) -> HistogramBar:
-    first, last, count = lengths_and_count
+def _histogram_bar(first: int, last: int, count: int, ceiling: float, longest: int) -> HistogramBar:
     slot_x = 100 * (first - 1) / longest
     slot_width = 100 * (last - first + 1) / longest
 
@@ -422,13 +385,6 @@ def _histogram_bar(lengths_and_count: tuple[int, int, int], ceiling: float, long
         height=max(1.0, HISTOGRAM_HEIGHT * min(1.0, count / ceiling)),
         is_broken=count > ceiling,
     )
-
-
-def _levels(ceiling: float) -> list[Level]:
-    """Return two to five levels at round counts."""
-    # From a ceiling of 4 on, levels are whole numbers.
-    counts = [count for count in round_levels(0, max(ceiling, 4)) if count <= ceiling]
-    return [Level(HISTOGRAM_HEIGHT * (1 - count / ceiling), short(count)) for count in counts]
 
 
 def bars(counts: Sequence[tuple[str, int]], whole: int) -> list[Bar]:
