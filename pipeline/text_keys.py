@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any
@@ -17,9 +17,11 @@ from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
+from pipeline.readers.members import ranges_in
 from pipeline.readers.nested_keys import EACH, is_text, nested_texts
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
+from pipeline.readers.record import RecordOptions
 from schemas.errors import DataError
 
 USUAL = (
@@ -28,7 +30,10 @@ USUAL = (
 )
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
 
-NO_TEXT = {*("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash"), "date", "time"}
+NO_TEXT = {
+    *("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash", "date", "time"),
+    *("label", "labels", "class", "category", "type", "tag", "tags", "lang", "language", "split"),
+}
 """Last words of names that are no such keys, as in `dialogue_id` and `pageUrl`."""
 
 _URL = re.compile(r"(?:https?|ftp|s3|gs|file)://\S+$")
@@ -36,6 +41,7 @@ _LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
 
 LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 ROWS = 50  # that are looked at
+MEMBERS = 50  # of an archive that are read for tables
 
 # Texts under a dotted key of one object are at least so long on average, and so much of its characters. Names and
 # messages of programs are shorter, and examples in a specification are a small part of it.
@@ -44,17 +50,37 @@ _PROSE_SHARE = 1 / 8
 
 
 def text_keys(ranges: list[FileRange], most: int) -> str:
-    """Return the keys of all texts as alternatives: "text" first, then those of most files. `most` files are read."""
-    files: Counter[str] = Counter()
-    tables = [one for one in ranges if one.format in ROWS_OF]
+    """Return the keys of all texts as alternatives: "text" first, then those of the longest texts.
+
+    So the key of a file comes before those of its labels and titles that are the only text in others. most: how many
+    files are read.
+    """
+    lengths: dict[str, float] = defaultdict(float)
+    tables = [one for one in ranges if one.format in ROWS_OF or one.reader.members]
     for file_range in tables[:: -(-len(tables) // most) or 1]:
         with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
-            files[text_key(file_range)] += 1
-    return "|".join(sorted(files, key=lambda key: (key != "text", -files[key], key))) or "text"
+            for one in _tables_in(file_range):
+                key, length = _key_and_length(one)
+                lengths[key] = max(lengths[key], length)
+    return "|".join(sorted(lengths, key=lambda key: (key != "text", -lengths[key], key))) or "text"
+
+
+def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
+    """Yield a file, or the tables among the first members of an archive."""
+    if file_range.reader.members is None:
+        yield file_range
+        return
+    members = islice(ranges_in(file_range, RecordOptions("text", "file")), MEMBERS)
+    yield from (one for one, problem in members if problem is None and one.format in ROWS_OF)
 
 
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
+    return _key_and_length(file_range)[0]
+
+
+def _key_and_length(file_range: FileRange) -> tuple[str, float]:
+    """Return the key of the text, and how many characters a row has under it."""
     rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
     nested: Counter[str] = Counter()
     is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
@@ -68,7 +94,8 @@ def text_key(file_range: FileRange) -> str:
     if is_one:
         usual, most = [name for name in usual if name != "description"], []
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
-    return (usual or longer or most or ["text"])[0]
+    key = (usual or longer or most or ["text"])[0]
+    return key, max(lengths[key], nested[key]) / max(len(rows), 1)
 
 
 def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:

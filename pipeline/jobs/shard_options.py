@@ -294,7 +294,7 @@ def warn_of_empty_files(files: list[InputFile]) -> None:
 def warn_of_flags_without_effect(job: ShardJob, splits: list[Split]) -> None:
     """Print a warning for each flag that has an effect on other formats than those of the input."""
     formats = {file_range.format for split in splits for file_range in split.ranges}
-    if "auto" in formats:  # the workers detect them
+    if not formats.isdisjoint(("auto", "zip", "tar")):  # the workers detect what is in them
         return
 
     defaults = {field.name: field.default for field in fields(ShardJob)}

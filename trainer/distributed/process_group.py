@@ -100,10 +100,7 @@ def set_default_environment() -> None:
     os.environ.setdefault("LOCAL_RANK", "0")
     os.environ.setdefault("WORLD_SIZE", "1")
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-
-    # A single rank takes any free port.
-    is_alone = os.environ["WORLD_SIZE"] == "1"
-    os.environ.setdefault("MASTER_PORT", "0" if is_alone else "29500")
+    os.environ.setdefault("MASTER_PORT", "29500")
 
     # NCCL's own handler would end a rank that waits for long.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
@@ -113,8 +110,12 @@ def connect_ranks(backend: str, timeout: float, stop: StopRequest | None) -> Non
     """Initialize the process group. Raises as `start_distributed`."""
     connection_limit = timedelta(seconds=2 * timeout)
     try:
-        # Kept until the group exists, because in rank 0 it holds the server.
-        store = meet(stop, 2 * timeout) if os.environ["WORLD_SIZE"] != "1" else None
+        if os.environ["WORLD_SIZE"] == "1":
+            # It meets nobody, so MASTER_ADDR and MASTER_PORT that another run needs do not matter.
+            store = torch.distributed.HashStore()
+            torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1, timeout=connection_limit)
+        else:
+            store = meet(stop, 2 * timeout)  # kept until the group exists, because in rank 0 it holds the server
         deepspeed.init_distributed(dist_backend=backend, verbose=False, timeout=connection_limit)
         del store
     except torch.distributed.DistNetworkError as error:

@@ -57,6 +57,18 @@ def test_a_rank_that_never_comes_is_named_once_the_time_is_over(
     assert not caught.value.everywhere, "each rank that is there prints it"
 
 
+def test_a_rank_that_is_alone_uses_no_address() -> None:
+    """Scripts of other runs export one, and suites start several such processes at once."""
+    program = (
+        "from trainer.distributed import process_group as g; g.start_distributed(1); print(g.open_host_group(1).size())"
+    )
+    places = {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | places, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0 and ended.stdout.endswith("\n1\n"), ended.stderr
+
+
 WAITS = "process_group.meet(None, timeout=2)"
 DIES = """
 store = process_group.open_store(0, 3)

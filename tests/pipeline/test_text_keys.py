@@ -1,0 +1,51 @@
+"""The keys that `inspect` and `start` choose for the tables of a folder: each file's longest text, and no labels."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pipeline.look import look_at
+
+SENTENCE = "It rained the whole day, and the river rose above the bridge."
+
+
+def write_csv(path: Path, header: str, rows: list[str]) -> None:
+    path.write_text("".join(f"{row}\n" for row in (header, *rows)))
+
+
+def test_the_longest_text_comes_first(tmp_path: Path) -> None:
+    """In most files the only text is what is a title in another."""
+    for number in range(3):
+        write_csv(tmp_path / f"titles{number}.csv", "title", ["A short title"] * 50)
+    write_csv(tmp_path / "train.csv", "title,tweet", [f'A title,"{SENTENCE}"'] * 50)
+    assert look_at(str(tmp_path)).text_key == "tweet|title"
+
+
+def test_labels_are_no_texts(tmp_path: Path) -> None:
+    write_csv(tmp_path / "submission.csv", "id,label", ["1,happy", "2,sad"] * 50)
+    write_csv(tmp_path / "train.csv", "label,tweet", [f'happy,"{SENTENCE}"'] * 50)
+    look = look_at(str(tmp_path))
+    assert look.text_key == "tweet" and look.unreadable == [str(tmp_path / "submission.csv")]
+
+
+@pytest.mark.parametrize("name", ["a.zip", "a.tar"])
+def test_keys_are_found_in_archives(command, name: str, tmp_path: Path) -> None:
+    lines = "".join(f"{json.dumps({'words': f'{SENTENCE} {number}'})}\n" for number in range(50))
+    (tmp_path / "rows.jsonl").write_text(lines)
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    if name == "a.zip":
+        with zipfile.ZipFile(corpus / name, "w") as zipped:
+            zipped.write(tmp_path / "rows.jsonl", "rows.jsonl")
+    else:
+        with tarfile.open(corpus / name, "w") as tarred:
+            tarred.add(tmp_path / "rows.jsonl", "rows.jsonl")
+    assert look_at(str(corpus)).text_key == "words"
+
+    done = command("shard", "--input", corpus, "--text_key", "words", "--output", tmp_path / "out")
+    assert done.returncode == 0 and "50 documents" in done.stdout and not done.stderr, done.stderr
