@@ -8,30 +8,26 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
 from itertools import islice
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from pipeline.readers.columnar import parquet_rows
+from pipeline.look_sample import Sampled, bad_records, is_one_document, records_of, sampled_from
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, advice_on, plain_name
 from pipeline.readers.frames import check_end
-from pipeline.readers.inputs import FileRange, Split, ranges_of, with_format
+from pipeline.readers.inputs import FileRange, ranges_of, with_format
 from pipeline.readers.jsonl import NO_TEXT
 from pipeline.readers.listing import InputFile, list_inputs
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions, Rejected, TextLayout, place_in_words
-from pipeline.readers.sampling import PLACES, is_bad, sample
-from pipeline.readers.table import cut_off, remedy_of
-from pipeline.readers.undecodable import UndecodableBytes
+from pipeline.readers.record import Record, RecordOptions, TextLayout
+from pipeline.readers.table import cut_off
 from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
-from pipeline.shard.detection import UNKNOWN, detect_language, is_installed
+from pipeline.shard.detection import UNKNOWN
 from pipeline.shard.text_layout import doubt, guessed_layout
 from pipeline.text_keys import text_keys
 from schemas import storage
@@ -46,15 +42,8 @@ MAX_OPENED = 1000
 MAX_DECOMPRESSED = 16 << 20
 """Bytes of compressed files that are decompressed to their end, to see whether it is there."""
 
-SAMPLE = 400
-"""Documents that are read."""
-
-MAX_WITHOUT_TEXT = 2000  # records without one between them that is read, in a file
 MORE_SURVEYS = 2  # of many bad files, each finds some
 MAX_FAULTS = 5  # that are listed
-MAX_BAD = 0.01
-"""Share of bad records above which `shard` refuses the input by default."""
-
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
 
@@ -107,30 +96,13 @@ class Look:
         return most if share >= MAIN_SHARE and most != UNKNOWN else AUTO_LANGUAGE
 
 
-@dataclass
-class _Sampled:
-    """Sums over sampled documents. record_bytes: what they take in their files. by_language: bytes of text.
-
-    estimated_bytes: of text in all of their files, about. bad: the records that are none. bad_files: a sentence on the
-    first of them in each file, by path.
-    """
-
-    documents: int = 0
-    text_bytes: int = 0
-    record_bytes: int = 0
-    by_language: Counter[str] = field(default_factory=Counter)
-    estimated_bytes: int = 0
-    bad: int = 0
-    bad_files: dict[str, str] = field(default_factory=dict)
-
-
 class _Survey(NamedTuple):
     """What a sample of some files shows. sums: those of each format. The other fields are as in `Look`."""
 
     ranges: list[FileRange]
     options: RecordOptions
     text_bytes: int
-    sums: dict[str, _Sampled]
+    sums: dict[str, Sampled]
     bad: dict[str, str]  # a sentence on the first bad record of each file, by path, if there are too many
     odd: str
 
@@ -150,7 +122,7 @@ def look_at(folder: str) -> Look:
 
     survey = _survey(readable, faults)
     bad = survey.bad
-    faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and _is_one_document(one)}
+    faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and is_one_document(one)}
     all_faults = [*faults.values(), *bad.values()]
 
     if survey.text_bytes == 0:
@@ -159,14 +131,13 @@ def look_at(folder: str) -> Look:
     sums = survey.sums.values()
     by_language = sum((one.by_language for one in sums), Counter[str]())
     encodings = Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO))
-    mean_bytes = sum(one.text_bytes for one in sums) / sum(one.documents for one in sums)
     empty = [name for name, one in survey.sums.items() if not one.documents and not one.bad]
     return Look(
         [replace(kind, has_text=kind.name not in empty) for kind in kinds],
         survey.options.text_key,
         survey.options.text_layout,
         survey.text_bytes,
-        documents=round(survey.text_bytes / max(mean_bytes, 1)),
+        documents=round(sum(one.all_documents for one in sums)),
         languages={code: size / by_language.total() for code, size in by_language.most_common()},
         encodings=dict(encodings.most_common()),
         ranges=survey.ranges,
@@ -196,7 +167,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
 
     @cache
     def pieces() -> tuple[int, int]:
-        sampled = _sampled(texts, RecordOptions("text", "blank_line"), {})
+        sampled = sampled_from(texts, RecordOptions("text", "blank_line"), {})
         return sampled.documents, sampled.text_bytes
 
     options = RecordOptions(text_keys(ranges, MAX_OPENED), guessed_layout(texts, pieces))
@@ -204,15 +175,18 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
     by_format: dict[str, list[FileRange]] = defaultdict(list)
     for one in ranges:
         by_format[one.format].append(one)
-    sampled = {name: _sampled(of_format, options, faults) for name, of_format in by_format.items()}
-    text_bytes = sum(one.estimated_bytes for one in sampled.values())
+    sampled = {name: sampled_from(of_format, options, faults) for name, of_format in by_format.items()}
+    text_bytes = round(sum(one.all_bytes for one in sampled.values()))
+    for name in ("text", "auto") if options.text_layout == "file" else ():
+        if name in sampled:
+            sampled[name].all_documents = len(by_format[name])
     odd = doubt(texts, options.text_layout, pieces)
-    return _Survey(ranges, options, text_bytes, sampled, _bad_records(sampled.values()), odd)
+    return _Survey(ranges, options, text_bytes, sampled, bad_records(sampled.values()), odd)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
     """Yield about `count` documents of what was looked at, from places all over it."""
-    records = _records(look.ranges, RecordOptions(look.text_key, look.text_layout), count, {})
+    records = records_of(look.ranges, RecordOptions(look.text_key, look.text_layout), count, {})
     yield from islice((record for record, *_ in records if isinstance(record, Record)), count)
 
 
@@ -260,9 +234,7 @@ def _why_unread(kind: Kind, is_damaged: bool) -> str:
 def _found(files: list[InputFile]) -> Found:
     """Return what each file is. Of many files some are opened, and others whose names end alike may be left out."""
     opens = map if storage.is_local(files[0].path) else concurrently  # a store takes long to answer each
-    opened = files
-    if len(files) > MAX_OPENED:  # a constant step could meet every other kind of file alone
-        opened = [files[place] for place in sorted({key(index) % len(files) for index in range(MAX_OPENED)})]
+    opened = files if len(files) <= MAX_OPENED else _some_of_each_ending(files)
     found = dict(zip(opened, opens(_opened, opened), strict=True))
 
     left_out: dict[str, ForeignFileError | None] = {}
@@ -271,6 +243,20 @@ def _found(files: list[InputFile]) -> Found:
         before = left_out.setdefault(_ending(file), error)
         left_out[_ending(file)] = before if error and before and error.kind == before.kind else None
     return {file: found.get(file) or left_out.get(_ending(file)) or _whole(file) for file in files}
+
+
+def _some_of_each_ending(files: list[InputFile]) -> list[InputFile]:
+    """Return up to MAX_OPENED files: all whose names end in a rare way, and equal numbers of the others."""
+    groups: dict[str, list[InputFile]] = defaultdict(list)
+    for file in files:
+        groups[_ending(file)].append(file)
+    opened: list[InputFile] = []
+    for number, group in enumerate(sorted(groups.values(), key=len)):
+        share = (MAX_OPENED - len(opened)) // (len(groups) - number)
+        if share < len(group):  # a constant step could meet every other kind of file alone
+            group = [group[place] for place in sorted({key(index) % len(group) for index in range(share)})]
+        opened += group
+    return opened
 
 
 def _ending(file: InputFile) -> str:
@@ -330,90 +316,3 @@ def _kinds(found: Found) -> list[Kind]:
         sizes[kind].append(file.size)
     order = sorted(sizes, key=lambda kind: (not kind[1], -sum(sizes[kind]), kind[0]))
     return [Kind(*kind, len(sizes[kind]), sum(sizes[kind])) for kind in order]
-
-
-def _sampled(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> _Sampled:
-    """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
-    sums = _Sampled()
-    finds_languages = is_installed()
-    read: dict[tuple[str, str], UndecodableBytes] = {}
-    seen: Counter[str] = Counter()
-    for record, file_range, file in _records(ranges, options, SAMPLE, faults):
-        seen[file] += 1
-        if not isinstance(record, ForeignFileError):
-            new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
-            read.setdefault((file, file_range.path), new).add(record)
-        if isinstance(record, Record):
-            size = len(record.text.encode(errors="replace"))
-            sums.documents += 1
-            sums.text_bytes += size
-            sums.record_bytes += record.size
-            if finds_languages:
-                sums.by_language[detect_language(record.text)[0]] += size
-        elif isinstance(record, Rejected) and is_bad(record, file_range):
-            sums.bad += 1
-            sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
-
-    is_all = all(count < SAMPLE // len(ranges) for count in seen.values())  # no record was left out
-    sums.estimated_bytes = sums.text_bytes if is_all else _estimated_bytes(ranges, sums)
-    for (file, _), undecodable in read.items():
-        try:
-            undecodable.check()
-        except DataError as error:
-            faults.setdefault(file, str(error))
-    return sums
-
-
-def _bad_records(sampled: Collection[_Sampled]) -> dict[str, str]:
-    """Return a sentence on the first bad record of each file, by path, if more than MAX_BAD of all are bad, about."""
-    bad = records = 0.0
-    for one in sampled:
-        read = one.documents + one.bad
-        is_sample = one.text_bytes > 0 and read > SAMPLE // 2  # of fewer, these are most or all
-        scale = one.estimated_bytes / one.text_bytes if is_sample else 1
-        bad += scale * one.bad
-        records += scale * read
-    if bad <= MAX_BAD * records:
-        return {}
-    return {path: sentence for one in sampled for path, sentence in one.bad_files.items()}
-
-
-def _is_one_document(file_range: FileRange) -> bool:
-    return file_range.reader.gets == "plain" and file_range.reader.cuts == "whole"
-
-
-def _describe(record: Rejected, file_range: FileRange) -> str:
-    if _is_one_document(file_range):
-        return f"{file_range.display_path}: {record.reason}. Repair the file, or leave it out with --exclude."
-    place = place_in_words(record.position, file_range.place(record.position))
-    found = f"{record.reason}, at {place} of {file_range.display_path}. {remedy_of(record.reason)}".rstrip()
-    return f"More bad records than --max_bad_ratio {MAX_BAD}: {found}"
-
-
-def _records(
-    ranges: list[FileRange], options: RecordOptions, count: int, faults: dict[str, str]
-) -> Iterator[tuple[Record | Rejected | ForeignFileError, FileRange, str]]:
-    """Yield about `count` records with their range, which may be a member of an archive, and the path of their file."""
-    each = max(1, count // len(ranges))
-    for file_range in ranges[:: max(1, len(ranges) // count)]:
-        without_text = 0
-        try:
-            for record, one in sample([Split(0, (file_range,))], each, options):
-                yield record, one, file_range.path
-                without_text = without_text + 1 if isinstance(record, Rejected) else 0
-                if without_text > MAX_WITHOUT_TEXT:
-                    break
-        except (DataError, pa.ArrowException, *DECOMPRESSION_ERRORS) as error:
-            found = error if isinstance(error, DataError) else cut_off(file_range, error)
-            faults.setdefault(file_range.path, str(found))
-
-
-def _estimated_bytes(ranges: list[FileRange], sampled: _Sampled) -> int:
-    """Return the bytes of text in these files, about; at least what was read, as how much files shrank is not known."""
-    if not sampled.documents:
-        return sampled.text_bytes
-    if ranges[0].format == "parquet":
-        return round(parquet_rows(ranges, PLACES) * sampled.text_bytes / (sampled.documents + sampled.bad))
-    stored = sum(one.weight if one.compression else one.size for one in ranges)
-    share = sampled.text_bytes / sampled.record_bytes if sampled.record_bytes else 1
-    return max(int(stored * min(share, 10)), sampled.text_bytes)

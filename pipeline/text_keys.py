@@ -32,9 +32,13 @@ USUAL = (
 
 NO_TEXT = {
     *("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash", "date", "time"),
-    *("label", "labels", "class", "category", "type", "tag", "tags", "lang", "language", "split"),
 }
 """Last words of names that are no such keys, as in `dialogue_id` and `pageUrl`."""
+
+LABELS = {"label", "labels", "class", "category", "type", "tag", "tags", "lang", "language", "split"}
+"""Last words of names that are no such keys if what they hold has at most LABEL_CHARACTERS on average."""
+
+LABEL_CHARACTERS = 30
 
 _URL = re.compile(r"(?:https?|ftp|s3|gs|file)://\S+$")
 _LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
@@ -90,7 +94,8 @@ def _key_and_length(file_range: FileRange) -> tuple[str, float]:
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
-    most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT]
+    labels = {name for name in lengths if _last_word(name) in LABELS and lengths[name] <= LABEL_CHARACTERS * len(rows)}
+    most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT and name not in labels]
     if is_one:
         usual, most = [name for name in usual if name != "description"], []
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
