@@ -40,6 +40,7 @@ LABELS = {"label", "labels", "class", "category", "type", "tag", "tags", "lang",
 
 LABEL_CHARACTERS = 30
 
+_ENDS_SENTENCE = re.compile(r"\S\s+\S.*[.!?。！？]\W*$")
 _URL = re.compile(r"(?:https?|ftp|s3|gs|file)://\S+$")
 _LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
 
@@ -190,7 +191,7 @@ def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     header = lines[0] if lines else ""
     delimiter = max("\t,;", key=header.count)
     rows = csv.DictReader(lines, delimiter=delimiter)
-    has_header = all(len(name) <= LONGEST_NAME for name in rows.fieldnames or ())
+    has_header = not any(len(name) > LONGEST_NAME or _ENDS_SENTENCE.search(name) for name in rows.fieldnames or ())
     return rows if has_header else []
 
 

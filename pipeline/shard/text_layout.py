@@ -28,6 +28,9 @@ SEVERAL_PIECES = 5
 MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
+WRAPPED = 0.8
+"""Share of the width that most lines of a wrapped text have."""
+
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 
 BLANK_LINE_PLACES = 32  # of a file without blank lines at its beginning that are looked at
@@ -71,11 +74,12 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
     return "file" if is_divided and documents > len(texts) else "blank_line"
 
 
-def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
-    """Return "line" for lines without a blank one that are long or of a large file, "sentences" for others that are,
-    and "blank_line" for blocks of lines that are sentences or paragraphs, as the beginning of a file shows them.
+def _layout_seen(text: FileRange) -> TextLayout | Literal["lines"] | None:
+    """Return what the beginning of a file shows.
 
-    None for other text, as of one paragraph, or of lines that are wrapped at some width.
+    "line" for lines without a blank one that are long or of a large file, "lines" for many others that are sentences or
+    as long as they like, and "blank_line" for blocks of lines that are sentences or paragraphs. None for other text, as
+    of one paragraph, or of lines that are wrapped at some width.
     """
     with suppress(DataError, *DECOMPRESSION_ERRORS):
         lines = [line.strip() for line in head_lines(text)]
@@ -83,12 +87,20 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["sentences"] | None:
             are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines)
             if len(lines) > 1 and (are_long or (text.weight > MAX_BOOK_BYTES and not _has_blank_line(text))):
                 return "line"
-            return "sentences" if 2 * sum(map(ends_sentence, lines)) > len(lines) > MANY_PIECES else None
+            are_alone = 2 * sum(map(ends_sentence, lines)) > len(lines) or not _are_wrapped(lines)
+            return "lines" if are_alone and len(lines) > MANY_PIECES else None
         followed = [line for line, after in pairwise(lines) if line and after]
         blocks = sum(map(bool, lines)) - len(followed)
         ended = sum(map(ends_sentence, followed))
         return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
     return None
+
+
+def _are_wrapped(lines: list[str]) -> bool:
+    """Return whether most lines are about as long as the longest ones, but for the very longest."""
+    lengths = sorted(map(len, lines))
+    width = lengths[len(lengths) * 9 // 10]
+    return 2 * sum(length > WRAPPED * width for length in lengths) > len(lengths)
 
 
 def _has_blank_line(text: FileRange) -> bool:
@@ -126,9 +138,7 @@ def doubt(texts: list[FileRange], layout: TextLayout, pieces: Callable[[], tuple
         )
     large = sorted((one for one in texts if one.size > LARGE_PIECE), key=lambda one: -one.size)[:FEW_FILES]
     few = texts if len(texts) <= FEW_FILES else large
-    whole = [one for one in large if _layout_seen(one) == "line"] + [
-        one for one in few if _layout_seen(one) == "sentences"
-    ]
+    whole = [one for one in large if _layout_seen(one) == "line"] + [one for one in few if _layout_seen(one) == "lines"]
     if not whole:
         return ""
     advice = "make JSON lines of it: jq -cR '{text: .}' FILE > FILE.jsonl"

@@ -334,6 +334,34 @@ def test_records_whose_text_is_within_others_are_read_by_dotted_keys(tmp_path: P
     assert "--text_key turns.words " in told.partition("next  ")[2] and "of text in 10 documents" in told
 
 
+def test_estimates_of_files_that_differ(tmp_path: Path) -> None:
+    """Many small ones among large ones, and files with much else than text."""
+    for number in range(1500):
+        (tmp_path / f"{number}.txt").write_text("The river is long and wide.\n")
+    for number in range(4):
+        (tmp_path / f"book{number}.txt").write_text("It rained all day long.\n\n" * 5000)
+    found = look.look_at(str(tmp_path))
+    assert found.text_layout == "file" and found.documents == 1504
+
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    for number in range(40):
+        (tables / f"big{number}.json").write_text(json.dumps({"sizes": [1] * 50_000}))
+        (tables / f"rows{number}.json").write_text(json.dumps([{"text": "It rained all day."}] * 30))
+    found = look.look_at(str(tables))
+    assert 1200 <= found.documents < 1300 and found.text_bytes == found.documents * 18
+
+
+def test_the_few_files_of_a_rare_kind_are_all_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(look, "MAX_OPENED", 100)
+    for number in range(1000):
+        (tmp_path / f"{number:04}.txt").write_text("The river is long and wide.\n")
+    rare = [tmp_path / f"{number:04}x.csv" for number in (5, 500, 995)]
+    for path in rare:
+        path.write_text("id,size\n1,2\n")
+    assert sorted(look.look_at(str(tmp_path)).unreadable) == [str(path) for path in rare]
+
+
 def test_records_without_text_are_said_to_have_none(tmp_path: Path) -> None:
     (tmp_path / "sizes.json").write_text(json.dumps([{"sizes": [number, {"unit": "cm"}]} for number in range(9)]))
     (tmp_path / "a.txt").write_text("The river is long.\n")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import textwrap
 import tomllib
 from pathlib import Path
 
@@ -180,10 +181,20 @@ def test_files_that_are_not_opened_are_taken_for_what_others_with_such_names_are
     assert re.search(r"left out +99 x .* XML: ", said) and re.search(r" of text in [56]\d documents", said), said
 
 
-def test_sentences_in_lines_may_be_documents(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("sentences.txt").write_text("The river is long and wide.\n" * 9000)
+COMMENTS = "".join(f"{'so long ' * (number % 19)}it was great\n" for number in range(9000))
+
+
+@pytest.mark.parametrize("text", ["The river is long and wide.\n" * 9000, COMMENTS])
+def test_lines_that_are_not_wrapped_may_be_documents(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("sentences.txt").write_text(text)
     assert planned("sentences.txt")["text_layout"] == "blank_line"
     assert "If each line is one, text_layout = line makes it one." in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_wrapped_text_is_not_said_to_be_documents_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("book.txt").write_text(textwrap.fill("it was a long and rather dull way home, " * 5000, 70))
+    assert planned("book.txt")["text_layout"] == "blank_line"
+    assert "If each line is one" not in capsys.readouterr().out
 
 
 def test_few_of_many_files_are_opened_and_none_is_left_out_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:

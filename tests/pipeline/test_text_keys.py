@@ -33,6 +33,14 @@ def test_labels_are_no_texts(tmp_path: Path) -> None:
     assert look.text_key == "tweet" and look.unreadable == [str(tmp_path / "submission.csv")]
 
 
+def test_a_first_row_that_is_a_sentence_is_no_header(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.tsv", "id1\tIt rained.", [f"id{number}\tIt rained {number} days." for number in range(50)])
+    write_csv(tmp_path / "b.csv", "Is it true?,text", [f'"No",{SENTENCE}'] * 50)
+    (tmp_path / "c.txt").write_text(f"{SENTENCE}\n" * 20)
+    look = look_at(str(tmp_path))
+    assert look.text_key == "text" and look.unreadable == [str(tmp_path / "a.tsv")]
+
+
 @pytest.mark.parametrize("name", ["a.zip", "a.tar"])
 def test_keys_are_found_in_archives(command, name: str, tmp_path: Path) -> None:
     lines = "".join(f"{json.dumps({'words': f'{SENTENCE} {number}'})}\n" for number in range(50))
