@@ -20,7 +20,10 @@ from pipeline.shard.detection import detect_language, is_installed
 from schemas.errors import DataError
 
 SAMPLE = 400
-"""Documents that are read."""
+"""Documents of each format that are read."""
+
+SLOW = {"html": 50, "warc": 50, "pdf": 50}
+"""The same of formats of which a core reads some 15 a second."""
 
 MAX_WITHOUT_TEXT = 2000  # records without one between them that is read, in a file
 MAX_BAD = 0.01
@@ -62,10 +65,11 @@ class _OfFile:
 def sampled_from(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> Sampled:
     """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = Sampled()
+    count = SLOW.get(ranges[0].format, SAMPLE) if ranges else 0
     finds_languages = is_installed()
     read: dict[tuple[str, str], UndecodableBytes] = {}
     files: dict[str, _OfFile] = defaultdict(_OfFile)
-    for record, file_range, file in records_of(ranges, options, SAMPLE, faults):
+    for record, file_range, file in records_of(ranges, options, count, faults):
         files[file].add(record)
         if not isinstance(record, ForeignFileError):
             new = UndecodableBytes(file_range, MAX_UNDECODABLE_RATIO, is_found=True)
@@ -81,7 +85,7 @@ def sampled_from(ranges: list[FileRange], options: RecordOptions, faults: dict[s
             sums.bad += 1
             sums.bad_files.setdefault(file_range.path, _describe(record, file_range))
 
-    _estimate(sums, ranges, files)
+    _estimate(sums, ranges, files, count)
     for (file, _), undecodable in read.items():
         try:
             undecodable.check()
@@ -90,7 +94,7 @@ def sampled_from(ranges: list[FileRange], options: RecordOptions, faults: dict[s
     return sums
 
 
-def _estimate(sums: Sampled, ranges: list[FileRange], files: dict[str, _OfFile]) -> None:
+def _estimate(sums: Sampled, ranges: list[FileRange], files: dict[str, _OfFile], count: int) -> None:
     """Set what all of these files hold, about; at least what was read, as how much files shrank is not known."""
     if ranges[0].format == "parquet":
         scale = parquet_rows(ranges, PLACES) / max(1, sums.documents + sums.bad)
@@ -98,10 +102,10 @@ def _estimate(sums: Sampled, ranges: list[FileRange], files: dict[str, _OfFile])
         return
 
     # File by file: some have little text among other records, and some many short texts.
-    opened = ranges[:: max(1, len(ranges) // SAMPLE)]
+    opened = ranges[:: max(1, len(ranges) // count)]
     for one in opened:
         found, scale = files[one.path], 1.0
-        if found.records >= SAMPLE // len(ranges):  # there may be more
+        if found.records >= count // len(ranges):  # there may be more
             scale = max(scale, _stored(one) / max(found.record_bytes, found.text_bytes / 10, 1))
         sums.all_documents += scale * found.documents
         sums.all_bytes += scale * found.text_bytes

@@ -238,4 +238,8 @@ def test_damage_is_refused_or_does_not_show(number: int, targets, expected, tmp_
     assert "Traceback" not in outcome.told, (what, outcome.told)
     assert outcome.code in DOCUMENTED, (what, outcome.told)
     if outcome.code == 0 and not target.exempt:
-        assert normalized(outcome.result, copy, out) == expected[target.name], what
+        result, wanted = normalized(outcome.result, copy, out), expected[target.name]
+        if "skipped 1 line without metrics" in outcome.told:  # of metrics.jsonl
+            assert len(wanted) == len(result) + 1
+            wanted = {step: wanted[step] for step in result}
+        assert result == wanted, what
