@@ -102,12 +102,12 @@ class AnomalyGuard:
     The optimizer gets the decision as the attribute `found_inf`: a float32 scalar on its device, 1 for a bad step. This
     is how torch.amp.GradScaler tells torch's fused optimizers to change neither weights nor state; ours read it, too.
 
-    history: the settled steps, changed by `settle`.
+    history: the settled steps, to which `settle` adds.
     """
 
     def __init__(self, engine: DeepSpeedEngine, section: AnomalySection, history: AnomalyHistory, clip: float):
         """clip: the largest gradient norm; 0 disables clipping. It is only used where DeepSpeed does not clip."""
-        self.history = history
+        self.history = history.model_copy()  # the state keeps what the checkpoint holds
         self._engine = engine
         self._section = section
         self._clip = clip

@@ -22,6 +22,8 @@ import numpy as np
 import torch
 
 from schemas.errors import UsageError
+from trainer.checkpoint.format import FoundCheckpoint
+from trainer.config.phases import Phase
 from trainer.config.schema import Recipe
 from trainer.data.folder import PairFolder, moments, rows_by_length
 from trainer.distributed.collectives import run_on_all_ranks
@@ -121,6 +123,16 @@ def has_flash(rules: dict[AttentionRule, int], dtype: torch.dtype) -> bool:
     """Return whether this rank's GPU has flash attention for the heads of these rules."""
     capability = torch.cuda.get_device_capability(device_of_rank())
     return all(kernel_for("cuda", dtype, head_size, capability) == "packed" for head_size in rules.values())
+
+
+def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str | None:
+    """Return the attention kernel of the steps that this phase has made, None if it begins.
+
+    Checkpoints without one were trained with FlashAttention-2.
+    """
+    if checkpoint is None or checkpoint.state.step == phase.steps_before:
+        return None
+    return checkpoint.state.attention or FLASH
 
 
 def attention_of(model: torch.nn.Module) -> str:

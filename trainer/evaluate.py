@@ -23,6 +23,8 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import KINDS, Kind, Masking
+from trainer.checkpoint.format import location, read_evaluation
+from trainer.config.phases import Phase, evaluation_is_due
 from trainer.config.schema import Recipe
 from trainer.config.sections import HELD_OUT_PROB, MaskingSection
 from trainer.data.counts import WordFrequencies
@@ -30,8 +32,9 @@ from trainer.data.folder import PairFolder, check_rows, open_folder
 from trainer.data.order import Source, build_sources
 from trainer.data.share import RankShare
 from trainer.data.stream import CPU, BatchFormat, MaskingSchedule, Stream, needs_draws
+from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
-from trainer.metrics.log import Figures
+from trainer.metrics.log import Figures, is_evaluation, read_metrics
 from trainer.metrics.sums import NAMES_BY_KIND, Sums, check_any_predicted, evaluation_figures
 from trainer.models.batch import IGNORE_INDEX, PackedBatch
 from trainer.models.families import FAMILIES
@@ -223,6 +226,22 @@ def open_evaluation(
     # Masks are drawn here, so the folder needs no stored ones even if the recipe trains on those.
     check_rows(recipe.model_copy(update={"masking": MaskingSection()}), folder.manifest, folder.folder)
     return Evaluation(recipe, folder, share, frequencies, device)
+
+
+def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
+    """Return whether the evaluation that is due after `step`, if one is, is in its checkpoint and in the metrics.
+
+    A collective call.
+    """
+    if not evaluation_is_due(run_recipe, phase, step):
+        return True
+    run = run_recipe.run.folder
+    return run_on_rank_0(
+        lambda: (
+            any(line["step"] == step and is_evaluation(line) for line in read_metrics(run))
+            and bool(read_evaluation(location(run, step)))
+        )
+    )
 
 
 def check_held_out(folder: PairFolder, trained: list[PairFolder]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import NoReturn
 
 import torch.distributed as dist
 from deepspeed import DeepSpeedEngine
@@ -12,7 +13,7 @@ from schemas.errors import ClozelineError, PreemptedError, StorageError
 from schemas.manifest import read_manifest
 from schemas.randomness import key
 from trainer.anomaly import AnomalyGuard
-from trainer.checkpoint.format import EVALUATED_PAIRS, location, read_evaluation
+from trainer.checkpoint.format import EVALUATED_PAIRS
 from trainer.checkpoint.resume import FoundCheckpoint, write_history
 from trainer.checkpoint.run_folder import write_recipe
 from trainer.checkpoint.state import AnomalyHistory, TrainingState
@@ -22,9 +23,9 @@ from trainer.config.schema import Recipe
 from trainer.data.stream import Stream
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.replica_check import check_replicas
-from trainer.evaluate import Evaluation
+from trainer.evaluate import Evaluation, is_evaluated
 from trainer.logs import logger
-from trainer.metrics.log import Figures, MetricsLog, is_evaluation, read_metrics
+from trainer.metrics.log import Figures, MetricsLog
 from trainer.metrics.plateau import Plateau
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.speed import Meter, StepClock
@@ -81,8 +82,6 @@ class Loop:
         Saves a checkpoint every `checkpoint.every` steps, at the last step, and when a stop was requested. When this
         returns, no save is in progress.
 
-        The results of a step are known one step later (trainer/step.py), or right after it if something is due then.
-
         Returns the last bad step if training must roll back, or None if it reached the end.
         Raises PreemptedError after saving if a stop was requested.
         """
@@ -92,17 +91,28 @@ class Loop:
         if not is_evaluated(self.run_recipe, self.phase, step):
             self.evaluate(step)
 
-        while step < self.last_step:
-            step += 1
-            is_last = step == self.last_step
-            is_computed = self.compute_and_settle(step, is_last)
-            if self.guard.wants_rollback:
-                self.saver.wait(step)
-                return step - 1
-            if not is_computed:
-                self.save_before_stop(step - 1)
-                raise self.preempted(step - 1)
+        try:
+            return self.take_steps(step)
+        except ClozelineError:
+            # For example, data that cannot be read. The step before is complete and still has to be logged.
+            self.settle()
+            raise
 
+    def take_steps(self, step: int) -> int | None:
+        """Take the steps after `step`. Returns as `run`.
+
+        The results of a step are known one step later (trainer/step.py), or right after it if something is due then.
+        """
+        while step < self.last_step:
+            is_last = step + 1 == self.last_step
+            is_computed = self.compute_step(step + 1, is_last)
+            self.settle()
+            if self.guard.wants_rollback:
+                break
+            if not is_computed:
+                self.save_and_stop(step)
+
+            step += 1
             self.stepper.update()
             seconds = self.clock.step_ended(self.stream.stalled_seconds)
             if self.context.profiler is not None:
@@ -112,26 +122,23 @@ class Loop:
                 self.fix_length(step, seconds)
             if is_last or self.may_follow_up(step):
                 self.follow_up(step, is_last)
-                if self.guard.wants_rollback:
-                    self.saver.wait(step)
-                    return step
+            if self.guard.wants_rollback:
+                break
+        else:
+            return None
 
-        return None
+        self.saver.wait(step)
+        return step
 
     def fix_length(self, step: int, seconds: float) -> None:
         """Fix the number of steps of a run with run.max_hours, once enough of them are measured. A collective call.
 
-        seconds: that the step took.
+        seconds: that the step took. Raises UsageError if the hours are too short.
         """
         hours = self.context.hours
         if hours is None:
             return
-        try:
-            steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
-        except ClozelineError:
-            # The hours are too short. The step is complete and still has to be logged.
-            self.settle()
-            raise
+        steps = hours.after_step(step, seconds, self.run_recipe, partial(self.time_evaluation, step))
         if steps is None or hours.speed is None:
             return
 
@@ -152,18 +159,6 @@ class Loop:
             return 0.0
         self.settle()
         return self.measure(step)["eval_seconds"]
-
-    def compute_and_settle(self, step: int, is_last: bool) -> bool:
-        """Compute a step as `compute_step` does, then count and log the step before it. Returns as `compute_step`."""
-        try:
-            is_computed = self.compute_step(step, is_last)
-        except ClozelineError:
-            # For example, data that cannot be read. The step before is complete and still has to be logged.
-            self.settle()
-            raise
-
-        self.settle()
-        return is_computed
 
     def may_follow_up(self, step: int) -> bool:
         """Return whether something may have to be done after a step before the next one begins.
@@ -233,15 +228,6 @@ class Loop:
         self.context.watchdog.at(place)
         return self.context.stop.leaves_step()
 
-    def preempted(self, step: int) -> PreemptedError:
-        """Return the error that ends a run which saved `step` and stops."""
-        run = self.run_recipe.run
-        # Logged now, because the ranks may be killed before the last of them has exited (by Slurm after KillWait).
-        logger.info("Step %d is saved in %s. The ranks end now.", step, run.folder)
-        return PreemptedError(
-            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
-        )
-
     # Evaluation
 
     def evaluate(self, step: int) -> None:
@@ -260,8 +246,7 @@ class Loop:
         assert self.evaluation is not None  # evaluation.pairs is set
         figures = self.evaluation.measure(self.engine, partial(self.leaves, f"step {step}, evaluating"))
         if figures is None:
-            self.save_before_stop(step)
-            raise self.preempted(step)
+            self.save_and_stop(step)
         self.progress.meter.skip(figures["eval_seconds"])
         return figures
 
@@ -273,11 +258,18 @@ class Loop:
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
 
-    def save_before_stop(self, step: int) -> None:
-        """Save the last complete step before a stop, unless its checkpoint exists already. A collective call."""
+    def save_and_stop(self, step: int) -> NoReturn:
+        """Save the last complete step, unless its checkpoint exists, and raise PreemptedError. A collective call."""
         self.saver.wait(step)
         if self.saver.saved_step != step:
             self.saver.save(self.progress.state_at(step, self.guard.history), must_save=True)
+
+        run = self.run_recipe.run
+        # Logged now, because the ranks may be killed before the last of them has exited (by Slurm after KillWait).
+        logger.info("Step %d is saved in %s. The ranks end now.", step, run.folder)
+        raise PreemptedError(
+            f"{run.output}: asked to stop; step {step} of {run.max_steps} is saved. The same command resumes from it."
+        )
 
 
 @dataclass
@@ -294,8 +286,6 @@ class Progress:
     clock: StepClock
     plateau: Plateau
     metrics: MetricsLog | None
-    meter: Meter = field(init=False)
-    interval: Interval = field(init=False)
 
     def __post_init__(self) -> None:
         self.meter = Meter(self.state.tokens, self.state.seconds)
@@ -374,22 +364,6 @@ class Progress:
         with keep_running("recipe.toml"):
             write_recipe(self.recipe)
             write_history(self.recipe.run.folder, self.state.changes)
-
-
-def is_evaluated(run_recipe: Recipe, phase: Phase, step: int) -> bool:
-    """Return whether the evaluation that is due after `step`, if one is, is in its checkpoint and in the metrics.
-
-    A collective call.
-    """
-    if not evaluation_is_due(run_recipe, phase, step):
-        return True
-    run = run_recipe.run.folder
-
-    def is_recorded() -> bool:
-        has_line = any(line["step"] == step and is_evaluation(line) for line in read_metrics(run))
-        return has_line and bool(read_evaluation(location(run, step)))
-
-    return run_on_rank_0(is_recorded)
 
 
 def phase_to_train(run_recipe: Recipe, phases: list[Phase], checkpoint: FoundCheckpoint | None) -> Phase:

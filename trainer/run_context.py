@@ -53,6 +53,15 @@ class RunContext:
     profiler: StepProfiler | None = None
     hours: Hours | None = None
 
+    @property
+    def known_length(self) -> int | None:
+        """The last step of this process, None as long as run.max_hours is yet to make it.
+
+        Until then run.max_steps is only the bound: millions of steps, and hundreds of hours.
+        """
+        is_open = self.hours is not None and self.hours.speed is None
+        return None if is_open else self.last_step
+
     def set_length(self, steps: int) -> None:
         """Set the number of steps of a run with run.max_hours. Raises UsageError if its schedule does not fit."""
         self.run_recipe = with_steps(self.run_recipe, steps)

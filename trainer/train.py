@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +19,9 @@ from deepspeed import DeepSpeedEngine
 
 from schemas import progress
 from schemas.errors import ClozelineError
-from schemas.manifest import read_manifest
 from schemas.terminal import counted
-from schemas.text_facts import facts_of
 from trainer.anomaly import AnomalyGuard
-from trainer.attention_choice import FLASH, attention_of
+from trainer.attention_choice import attention_of, recorded_attention
 from trainer.build_model import build_initial_model, fill_in_initial_weights, warn_of_vocabulary
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
@@ -45,16 +42,16 @@ from trainer.distributed.process_group import device_of_rank, start_distributed
 from trainer.distributed.stop import StopRequest
 from trainer.distributed.threads import Threads, cores_of_rank, kept_threads, spare_busy_cores
 from trainer.engine import build_engine, warn_of_slow_precision
-from trainer.evaluate import Evaluation, open_evaluation
+from trainer.evaluate import Evaluation, is_evaluated, open_evaluation
 from trainer.export.verify import check_exportable
 from trainer.length import Hours
 from trainer.logs import IN_FILE_ONLY, logger
-from trainer.loop import Loop, is_evaluated, phase_to_train
+from trainer.loop import Loop, phase_to_train
 from trainer.metrics.log import MetricsLog, read_metrics
 from trainer.metrics.monitors import Tell, monitors_of, name_run
 from trainer.metrics.presentation import keep_running, three_digits
 from trainer.metrics.speed import mfu_of_one_token
-from trainer.metrics.starts import note_start
+from trainer.metrics.starts import facts_of_data, note_start
 from trainer.micro_batches import noting_out_of_memory, too_large_micro_batch, too_large_model, with_micro_batches
 from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
@@ -177,25 +174,32 @@ def announce_rollback(run_recipe: Recipe, rollback: Rollback, bad_step: int) -> 
     )
 
 
-def begun(state: TrainingState, context: RunContext, skipped_batches: int) -> TrainingState:
-    """Return the state from which this process trains: with further batches to skip, its threads and its speed."""
+def begun(
+    state: TrainingState,
+    context: RunContext,
+    engine: DeepSpeedEngine,
+    checkpoint: FoundCheckpoint | None,
+    skipped_batches: int,
+) -> TrainingState:
+    """Return the state from which this process trains: with further batches to skip, its threads and its speed.
+
+    If the last step was reached before, no step uses what has changed in the recipe since, so it is not recorded.
+    """
     threads = kept_threads(Threads(state.threads, state.cores), cores_of_rank())
     changes: dict[str, Any] = {"threads": threads.number, "cores": threads.cores}
     changes["skipped_batches"] = state.skipped_batches + skipped_batches
     if context.hours is not None and context.hours.speed is not None:
         changes["speed"] = context.hours.speed._asdict()
+    if device_of_rank().type == "cuda":
+        changes["attention"] = attention_of(engine)
+
+    if checkpoint is not None and state.step >= context.last_step:
+        run = context.run_recipe.run
+        is_paused = context.last_step == run.stop_at
+        end = f"run.stop_at is {run.stop_at}" if is_paused else f"run.max_steps is {run.max_steps}"
+        logger.info("%s: step %d was reached before, and %s, so nothing is trained.", run.output, state.step, end)
+        changes |= {"recipe": checkpoint.state.recipe, "changes": checkpoint.state.changes}
     return state.model_copy(update=changes)
-
-
-def untrained(state: TrainingState, saved: TrainingState, context: RunContext) -> TrainingState:
-    """Return the state of a run whose last step was reached before, and log that.
-
-    No step uses what has changed in the recipe since, so it is not recorded.
-    """
-    run = context.run_recipe.run
-    end = f"run.stop_at is {run.stop_at}" if context.last_step == run.stop_at else f"run.max_steps is {run.max_steps}"
-    logger.info("%s: step %d was reached before, and %s, so nothing is trained.", run.output, state.step, end)
-    return state.model_copy(update={"recipe": saved.recipe, "changes": saved.changes})
 
 
 def warn_of_few_updates(phase: Phase) -> None:
@@ -208,6 +212,9 @@ def warn_of_few_updates(phase: Phase) -> None:
     run, batch = phase.recipe.run, phase.recipe.batch
     key = "global_batch" if batch.global_batch is not None else "global_tokens"
     reason = "so few teach a model little" if steps < FEW_UPDATES else "all of them belong to the warm-up of the rate"
+    limit = "run.max_epochs or run.max_steps" if run.max_epochs else "run.max_steps"
+    if run.max_hours and phase.last_step < run.max_steps:
+        limit = "run.max_hours"
     logger.info(
         "%s: %s updates of batch.%s %s with a warm-up of %d: %s. A smaller batch makes more of the same text; a "
         "larger %s trains longer.",
@@ -217,14 +224,8 @@ def warn_of_few_updates(phase: Phase) -> None:
         f"{batch.size:,}",
         warmup,
         reason,
-        _limit(run, phase.last_step),
+        limit,
     )
-
-
-def _limit(run: RunSection, last_step: int) -> str:
-    if run.max_hours and last_step < run.max_steps:
-        return "run.max_hours"
-    return "run.max_epochs or run.max_steps" if run.max_epochs else "run.max_steps"
 
 
 def run_phase(
@@ -253,12 +254,8 @@ def run_phase(
 
             context.watchdog.at("preparing the weights" if checkpoint is None else "loading the checkpoint")
             state = resume(engine, context.run_recipe, phase, folders, checkpoint)
-        state = begun(state, context, skipped_batches)
-        if device.type == "cuda":
-            state = state.model_copy(update={"attention": attention_of(engine)})
+        state = begun(state, context, engine, checkpoint, skipped_batches)
         if checkpoint is not None:
-            if state.step >= context.last_step:
-                state = untrained(state, checkpoint.state, context)
             announce(phase, state, checkpoint, resumes=not follows_on)
         else:
             warn_of_few_updates(phase)
@@ -267,10 +264,7 @@ def run_phase(
         if metrics is not None:
             resources.callback(metrics.close)
 
-        # The guard changes its copy of the history; the state keeps what the checkpoint holds.
-        guard = AnomalyGuard(
-            engine, context.run_recipe.anomaly, state.anomaly.model_copy(), phase.recipe.optimizer.clip
-        )
+        guard = AnomalyGuard(engine, context.run_recipe.anomaly, state.anomaly, phase.recipe.optimizer.clip)
         loop = Loop(context, phase, engine, stream, evaluation, guard, metrics, state, unigram_loss)
         with noting_out_of_memory(lambda: too_large_micro_batch(phase.recipe, choice, device)):
             return loop.run()
@@ -298,11 +292,7 @@ def open_data(
 
 
 def open_engine(
-    context: RunContext,
-    phase: Phase,
-    folders: list[PairFolder],
-    share: RankShare,
-    checkpoint: FoundCheckpoint | None,
+    context: RunContext, phase: Phase, folders: list[PairFolder], share: RankShare, checkpoint: FoundCheckpoint | None
 ) -> DeepSpeedEngine:
     """Build the run's model and an engine that trains it by the phase's recipe. A collective call.
 
@@ -327,16 +317,6 @@ def open_engine(
     return engine
 
 
-def recorded_attention(phase: Phase, checkpoint: FoundCheckpoint | None) -> str | None:
-    """Return the attention kernel of the steps that this phase has made, None if it begins.
-
-    Checkpoints without one were trained with FlashAttention-2.
-    """
-    if checkpoint is None or checkpoint.state.step == phase.steps_before:
-        return None
-    return checkpoint.state.attention or FLASH
-
-
 def open_metrics(
     context: RunContext, phase: Phase, folders: list[PairFolder], state: TrainingState, tell_monitors: Tell
 ) -> MetricsLog | None:
@@ -359,39 +339,24 @@ def open_metrics(
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
             model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))
-            facts: dict[str, Any] = {
-                "ranks": dist.get_world_size(),
-                "parameters": count_parameters(model),
-                "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
-                "pairs": " ".join(folder.manifest.fingerprint for folder in folders),
-                "vocabulary": folders[0].vocabulary.fingerprint,
-            }
-            if phase.recipe.evaluation.pairs is not None:
-                held_out = read_manifest(phase.recipe.evaluation.pairs, "pairs")
-                text = facts_of(held_out.statistics)
-                facts |= {"held_out": held_out.fingerprint, "held_out_rows": held_out.totals["rows"]}
-                facts["held_out_documents"] = None if text is None else text.documents
-            note_start(run.folder, state, evaluated, **facts)
-            announce_training(phase, folders, model, state.step, known_length(context))
-        mfu = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
-        metrics = MetricsLog(run.folder, state.step, known_length(context), mfu, tell_monitors, evaluated)
+            note_start(
+                run.folder,
+                state,
+                evaluated,
+                ranks=dist.get_world_size(),
+                parameters=count_parameters(model),
+                **facts_of_data(folders, phase.recipe.evaluation.pairs),
+            )
+            with keep_running("What is trained"):
+                announce_training(phase, folders, model, state.step, context.known_length)
+        metrics = MetricsLog(run.folder, state.step, context.known_length, evaluated)
         metrics.objective = phase.recipe.objective.kind
+        metrics.mfu_of_one_token = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
+        metrics.tell = tell_monitors
         opened.append(metrics)
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None
-
-
-def known_length(context: RunContext) -> int | None:
-    """Return the last step of this process, None as long as run.max_hours is yet to make it.
-
-    Until then run.max_steps is only the bound: millions of steps, and hundreds of hours.
-    """
-    is_open = context.hours is not None and context.hours.speed is None
-    return None if is_open else context.last_step
-
-
-# What is said of a phase
 
 
 def announce_training(
@@ -401,40 +366,27 @@ def announce_training(
 
     model: on any device. last_step: of this process; None while it is not known.
     """
-    with keep_running("What is trained"):
-        extra = None if progress.is_terminal(sys.stdout) else IN_FILE_ONLY
-        for line in training_lines(phase, folders, model, step, last_step):
-            logger.info("%s", line, extra=extra)
-        recipe = phase.recipe
-        where = f"{dist.get_world_size()} x {device_of_rank().type}, {recipe.engine.precision}; {recipe.run.output}"
-        logger.info("  in      %s", where, extra=extra)
-
-
-def training_lines(
-    phase: Phase, folders: list[PairFolder], model: PretrainingModel, step: int, last_step: int | None
-) -> Iterator[str]:
-    """Yield lines about the model, the data and the length; arguments as in `announce_training`."""
-    recipe = phase.recipe
-    vocabulary = folders[0].vocabulary.size
-    without_heads = count_parameters(model.encoders()[0])
-    yield (
-        f"{recipe.model.family}: {count_parameters(model):,} parameters, {without_heads:,} without heads; "
-        f"{vocabulary:,} tokens in the vocabulary"
-    )
-
+    recipe, batch = phase.recipe, phase.recipe.batch
     totals = {unit: sum(folder.manifest.totals[unit] for folder in folders) for unit in ("rows", "tokens")}
-    names = ", ".join(folder.folder for folder in folders)
-    yield f"  data    {totals['rows']:,} rows, {totals['tokens']:,} tokens: {names}"
-
-    batch = recipe.batch
     unit = "rows" if batch.global_tokens is None else "tokens"
     of_batch = f"of {batch.size:,} {unit}"
-    if last_step is None:
-        yield f"  length  steps {of_batch}, as many as the hours allow"
-        return
+    length = f"steps {of_batch}, as many as the hours allow"
+    if last_step is not None:
+        end = min(last_step, phase.last_step)
+        passes = three_digits(places_before(batch, end - phase.steps_before) / totals[unit])
+        resumed = f", from step {step + 1:,}" if step > phase.steps_before else ""
+        first = f"{phase.steps_before + 1:,} to " if phase.steps_before else ""
+        length = f"{first}{counted(end, 'step')} {of_batch}{resumed}: {passes} passes over the data"
 
-    end = min(last_step, phase.last_step)
-    passes = places_before(batch, end - phase.steps_before) / totals[unit]
-    resumed = f", from step {step + 1:,}" if step > phase.steps_before else ""
-    first = f"{phase.steps_before + 1:,} to " if phase.steps_before else ""
-    yield f"  length  {first}{counted(end, 'step')} {of_batch}{resumed}: {three_digits(passes)} passes over the data"
+    without_heads = count_parameters(model.encoders()[0])
+    lines = [
+        f"{recipe.model.family}: {count_parameters(model):,} parameters, {without_heads:,} without heads; "
+        f"{folders[0].vocabulary.size:,} tokens in the vocabulary",
+        f"  data    {totals['rows']:,} rows, {totals['tokens']:,} tokens: "
+        f"{', '.join(folder.folder for folder in folders)}",
+        f"  length  {length}",
+        f"  in      {dist.get_world_size()} x {device_of_rank().type}, {recipe.engine.precision}; {recipe.run.output}",
+    ]
+    extra = None if progress.is_terminal(sys.stdout) else IN_FILE_ONLY
+    for line in lines:
+        logger.info("%s", line, extra=extra)

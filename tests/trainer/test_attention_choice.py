@@ -22,6 +22,7 @@ from trainer.attention_choice import (
     choose_attention,
     has_flash,
     outcome_of,
+    recorded_attention,
     row_lengths,
     rules_of,
     set_triton,
@@ -36,7 +37,6 @@ from trainer.models.attention_trial import checks_of, kept_weights
 from trainer.models.encoder import Attention
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import empty_model
-from trainer.train import recorded_attention
 
 FAST = Trial(None, 1.3)
 

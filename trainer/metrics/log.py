@@ -82,29 +82,22 @@ class MetricsLog:
     TensorBoard and `tell` also get every line. The last reports of all ranks are written to ranks.json.
     """
 
-    def __init__(
-        self,
-        run: str,
-        from_step: int,
-        last_step: int | None,
-        mfu_of_one_token: float | None = None,
-        tell: Callable[[dict[str, Any]], None] = lambda line: None,
-        is_evaluated: bool = True,
-    ):
+    def __init__(self, run: str, from_step: int, last_step: int | None, is_evaluated: bool = True):
         """Open the metrics of a run that continues after `from_step`.
 
         Lines of later steps are dropped, because those steps will be taken again. is_evaluated: False if the evaluation
-        of `from_step` will be made again, too.
-
-        last_step: of this process; None while it is not known. mfu_of_one_token: per second; None if the devices' peak
-        FLOPs are unknown. tell: called with every new line.
+        of `from_step` will be made again, too. last_step: of this process; None while it is not known.
         """
         self.objective = "mlm"
         """The name of the loss on the terminal: the phase's objective.kind. In metrics.jsonl it is always mlm_*."""
 
+        self.mfu_of_one_token: float | None = None
+        """Per second; None if the devices' peak FLOPs are unknown."""
+
+        self.tell: Callable[[dict[str, Any]], None] = lambda line: None
+        """Called with every new line."""
+
         self._run = run
-        self._mfu_of_one_token = mfu_of_one_token
-        self._tell = tell
         self._ranks = RankFile(run)
 
         lines, skipped = read_lines(run)
@@ -129,7 +122,7 @@ class MetricsLog:
 
         Raises OSError if the disk cannot take the line. The line stays buffered, and is written with a later one.
         """
-        mfu = None if self._mfu_of_one_token is None else values["tokens_per_second"] * self._mfu_of_one_token
+        mfu = None if self.mfu_of_one_token is None else values["tokens_per_second"] * self.mfu_of_one_token
         values = values | {"mfu": mfu} | rank_figures(ranks)
         self._ranks.add(ranks)
 
@@ -151,7 +144,7 @@ class MetricsLog:
         self._file.flush()
         self._tensorboard.add(line)
         with keep_running("A line for DeepSpeed's monitors"):
-            self._tell(line)
+            self.tell(line)
 
     def close(self) -> None:
         """Close the files and the progress bar. Disk errors were told when the lines were logged."""

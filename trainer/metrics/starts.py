@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from schemas.manifest import read_manifest
+from schemas.text_facts import facts_of
 from trainer.metrics.presentation import keep_running
 
 if TYPE_CHECKING:
     from trainer.checkpoint.state import TrainingState
+    from trainer.data.folder import PairFolder
 
 STARTS_FILE = "starts.jsonl"
 
@@ -86,6 +89,21 @@ def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: Any)
         )
         with Path(run, STARTS_FILE).open("a", encoding="utf-8") as file:
             file.write(start.model_dump_json() + "\n")
+
+
+def facts_of_data(folders: Sequence[PairFolder], held_out: str | None) -> dict[str, Any]:
+    """Return what a start notes of the pairs that it trains on. held_out: the folder of evaluation.pairs."""
+    facts: dict[str, Any] = {
+        "pass_tokens": sum(folder.manifest.totals["tokens"] for folder in folders),
+        "pairs": " ".join(folder.manifest.fingerprint for folder in folders),
+        "vocabulary": folders[0].vocabulary.fingerprint,
+    }
+    if held_out is not None:
+        manifest = read_manifest(held_out, "pairs")
+        text = facts_of(manifest.statistics)
+        facts |= {"held_out": manifest.fingerprint, "held_out_rows": manifest.totals["rows"]}
+        facts["held_out_documents"] = None if text is None else text.documents
+    return facts
 
 
 def read_starts(run: str) -> list[Start]:

@@ -117,7 +117,7 @@ def loop_of(case: str, micro_batches: int, run: str) -> Iterator[Loop]:
 
 
 def one_step(loop: Loop, step: int) -> None:
-    """Take a step as `Loop.run` does when nothing is due after it."""
+    """Take a step as `Loop.take_steps` does when nothing is due after it."""
     assert loop.compute_step(step)
     loop.stepper.settle()
     loop.stepper.update()

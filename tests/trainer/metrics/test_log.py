@@ -113,7 +113,8 @@ def test_the_terminal_names_the_objective_of_the_loss(tmp_path: Path, capsys) ->
 
 def test_the_model_s_share_of_the_peak_follows_from_the_rate_and_is_null_without_a_peak(tmp_path: Path) -> None:
     for run, mfu_of_one_token, mfu in (("gpu", 2e-4, 0.05), ("cpu", None, None)):
-        metrics = MetricsLog(str(tmp_path / run), 0, 10, mfu_of_one_token)
+        metrics = MetricsLog(str(tmp_path / run), 0, 10)
+        metrics.mfu_of_one_token = mfu_of_one_token
         metrics.log(line(1, tokens_per_second=250.0), [])
         metrics.close()
         assert read_metrics(str(tmp_path / run))[0]["mfu"] == mfu
