@@ -130,9 +130,8 @@ class RunSection(Section):
         if "://" not in self.output:
             return self.output
         # The hash of the whole URL distinguishes runs of the same name in different buckets.
-        url = self.output.rstrip("/")
-        url_hash = storage.sha256(url.encode())[:12]
-        return str(Path(normal(self.local)) / f"{Path(url).name}-{url_hash}")
+        url_hash = storage.sha256(self.output.rstrip("/").encode())[:12]
+        return str(Path(normal(self.local)) / f"{Path(self.output).name}-{url_hash}")
 
 
 class EvaluationSection(Section):
