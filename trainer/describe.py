@@ -116,7 +116,7 @@ def described_phase(recipe: Recipe, vocabulary: int, parameters: int) -> dict[st
     longest, seen = row_lengths(recipe)
     masked = 1.0 if recipe.objective.kind == "clm" else recipe.masking.prob
     token_bytes = round(activation_bytes(shape, recipe))
-    tokens = None if recipe.batch.chooses_micro_batch else micro_batch_tokens(recipe, longest)
+    tokens = None if recipe.batch.chooses_micro_batch else least_micro_batch(recipe)
     memory = {str(ranks): rank_bytes(shape, parameters, recipe, ranks) for ranks in RANKS}
     folders = finished_folders(recipe)
     unfinished = [why_unfinished(folder) for folder in recipe.data.folders if folder not in folders]
@@ -205,33 +205,25 @@ def row_lengths(recipe: Recipe) -> tuple[int, float]:
     return max(manifest.options["max_length"] for manifest in manifests), mean_seen(manifests)
 
 
-def vocabulary_size(recipe: Recipe) -> int:
-    """Return the size that the recipe states, or else that of the pairs' vocabulary, of any phase."""
+def vocabulary_size(recipe: Recipe, assumed: int | None = None) -> int:
+    """Return the size that the recipe states, or else that of the pairs' vocabulary, of any phase.
+
+    assumed: the size if neither is known. Without it, that raises UsageError.
+    """
     if recipe.model.vocab_size is not None:
         return recipe.model.vocab_size
 
     phases = [phase.recipe for phase in phases_of(recipe)]
     for folder in (folder for phase in phases for folder in finished_folders(phase)):
         return read_manifest(folder, "pairs").options["vocabulary_size"]
+    if assumed is not None:
+        return assumed
 
     folders = dict.fromkeys(folder for phase in phases for folder in phase.data.folders)
     raise UsageError(
         f"{', '.join(map(why_unfinished, folders))}, so the size of the vocabulary is unknown. Correct data.pairs, or "
         "give the size with --set model.vocab_size=30522."
     )
-
-
-def micro_batch_tokens(recipe: Recipe, longest: int) -> int:
-    """Return the tokens of the largest micro-batch, if the longest row has `longest` tokens.
-
-    Raises ValueError for batch.micro_tokens "auto", whose value depends on the device.
-    """
-    batch = recipe.batch
-    if batch.micro_batch:
-        return batch.micro_batch * longest
-    if not isinstance(batch.micro_tokens, int):
-        raise ValueError("batch.micro_tokens has no number yet.")
-    return batch.micro_tokens
 
 
 # Memory that does not depend on the micro-batch
@@ -310,10 +302,11 @@ def held_bytes(parameters: int, recipe: Recipe, ranks: int) -> int:
 
 def least_micro_batch(recipe: Recipe) -> int:
     """Return the tokens of the largest micro-batch; with batch.micro_tokens "auto", of the smallest that it may be."""
+    batch = recipe.batch
     longest, _ = row_lengths(recipe)
-    if recipe.batch.chooses_micro_batch:
-        return smallest_micro_batch(recipe.batch, longest)
-    return micro_batch_tokens(recipe, longest)
+    if batch.micro_batch:
+        return batch.micro_batch * longest
+    return batch.micro_tokens if isinstance(batch.micro_tokens, int) else smallest_micro_batch(batch, longest)
 
 
 def rank_bytes(shape: EncoderShape, parameters: int, recipe: Recipe, ranks: int) -> int:

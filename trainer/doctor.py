@@ -86,18 +86,17 @@ def check_packages() -> list[Finding]:
         requirements = [Requirement(line) for line in metadata.requires("clozeline") or []]
     except metadata.PackageNotFoundError:
         return [Finding("packages", "note", "not checked, because Clozeline runs without being installed")]
-    needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": "trainer"})]
     python_versions = SpecifierSet(metadata.metadata("clozeline")["Requires-Python"])
-    python = check_version("python", platform.python_version(), python_versions)
-    packages = [check_version(one.name, installed_version(one.name), one.specifier) for one in needed]
-    return [python, *packages, *check_other_parts()]
+    needed = [check_version("python", platform.python_version(), python_versions)]
+    for one in requirements:
+        if one.marker is None or one.marker.evaluate({"extra": "trainer"}):
+            installed = next(iter(metadata.distributions(name=one.name)), None)
+            needed.append(check_version(one.name, installed.version if installed else "", one.specifier))
 
-
-def check_other_parts() -> list[Finding]:
-    """Name the extras that are not needed for training: those that are complete, and what others lack."""
+    # The extras that are not needed for training: those that are complete, and what others lack.
     complete = [name for name, modules in EXTRAS.items() if name != "trainer" and all(map(find_spec, modules))]
     missing = [Finding(**one) for one in missing_findings() if one["state"] == "note"]
-    return [Finding("other extras", "ok", ", ".join(complete)), *missing]
+    return [*needed, Finding("other extras", "ok", ", ".join(complete)), *missing]
 
 
 def check_version(name: str, version: str, supported: Any) -> Finding:
@@ -106,14 +105,6 @@ def check_version(name: str, version: str, supported: Any) -> Finding:
         return failed(name, "not installed", INSTALL)
     is_outside = not supported.contains(version, prereleases=True)
     return warned_if(is_outside, name, f"{version} (supported: {supported})", INSTALL)
-
-
-def installed_version(package: str) -> str:
-    """Return the version of an installed package, without importing it; empty if it is not installed."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 # Devices
@@ -177,15 +168,15 @@ def check_recipe(recipe: Recipe, folder: Path) -> list[Finding]:
 
 def check_data(recipe: Recipe) -> list[Finding]:
     """Read the manifests and vocabularies of finished pairs, and check that they fit the model."""
-    from trainer.describe import check_phase, finished_folders, why_unfinished
+    from trainer import describe
 
     findings = []
     for phase in phases_of(recipe):
-        check_phase(phase.recipe, "")
-        ready = finished_folders(phase.recipe)
+        describe.check_phase(phase.recipe, "")
+        ready = describe.finished_folders(phase.recipe)
         missing = [folder for folder in phase.recipe.data.folders if folder not in ready]
         findings += [Finding("data", "ok", f"{folder} can be read") for folder in ready]
-        findings += [Finding("data", "note", why_unfinished(folder)) for folder in missing]
+        findings += [Finding("data", "note", describe.why_unfinished(folder)) for folder in missing]
     return findings
 
 
@@ -197,45 +188,33 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     """
     import torch
 
+    from trainer import describe
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
-    from trainer.describe import (
-        count_parameters,
-        least_micro_batch,
-        meta_model,
-        phase_that_needs_most,
-        rank_bytes,
-        saved_bytes,
-        vocabulary_size,
-    )
     from trainer.distributed.threads import device_kind
     from trainer.models.families import encoder_shape
 
-    try:
-        vocabulary = vocabulary_size(recipe)
-    except UsageError:
-        vocabulary = VOCABULARY_SIZE  # no pairs yet
-    phase = phase_that_needs_most(phases_of(recipe), vocabulary).recipe
+    vocabulary = describe.vocabulary_size(recipe, assumed=VOCABULARY_SIZE)
+    phase = describe.phase_that_needs_most(phases_of(recipe), vocabulary).recipe
     shape = encoder_shape(phase.model, vocabulary)
-    parameters = count_parameters(meta_model(shape))
-    tokens = least_micro_batch(phase)
+    parameters = describe.count_parameters(describe.meta_model(shape))
+    tokens = describe.least_micro_batch(phase)
+    saved = describe.saved_bytes(parameters)
 
     on_gpus = device_kind() == "cuda"
     ranks = torch.cuda.device_count() if on_gpus else 1
     available = torch.cuda.get_device_properties(0).total_memory if on_gpus else available_bytes()
-    needed = rank_bytes(shape, parameters, phase, ranks)
-    saved = saved_bytes(parameters)
-
-    advice = "Use a smaller micro-batch, more ranks with a higher engine.zero_stage, or engine.recompute=true."
+    needed = describe.rank_bytes(shape, parameters, phase, ranks)
     what = f"a rank's {parameters:,} parameters and micro-batches of {tokens:,} tokens take"
+    advice = "Use a smaller micro-batch, more ranks with a higher engine.zero_stage, or engine.recompute=true."
     findings = [compared("memory", what, needed, available, advice)]
 
+    needed, available = saved * (recipe.checkpoint.keep + 1), shutil.disk_usage(folder).free
     advice = "Lower checkpoint.keep, free some space, or choose another run.output."
-    needed = saved * (recipe.checkpoint.keep + 1)
-    findings.append(compared("disk", f"checkpoints in {folder} take", needed, shutil.disk_usage(folder).free, advice))
+    findings.append(compared("disk", f"checkpoints in {folder} take", needed, available, advice))
 
     if recipe.checkpoint.background:
-        advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
         available = round(SHARE_OF_MEMORY * available_bytes())
+        advice = "Without them, training stops while a checkpoint is written. Free memory, or use more machines."
         findings.append(compared("host memory", "copies of a checkpoint take", saved, available, advice))
     return findings
 
@@ -307,13 +286,11 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
     try:
         options = parser(prog).parse_args(arguments)
         recipe = load_recipe(options.config, options.set) if options.config else None
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        findings = examine(recipe, options.folder or "", options.url)
     except ClozelineError as error:
         print(f"clozeline: {terminal_safe(str(error))}", file=sys.stderr)
         return error.exit_code
-
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        findings = examine(recipe, options.folder or "", options.url)
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
         return 130
@@ -354,9 +331,7 @@ def existing_folder(recipe: Recipe | None, folder: str) -> Path:
     """Return the folder that a run would write, or its closest parent that exists, which is on the same disk."""
     of_recipe = recipe.run.folder if recipe is not None else "."
     path = Path(os.path.abspath(Path(folder or of_recipe).expanduser()))
-    while not path.is_dir() and path != path.parent:
-        path = path.parent
-    return path
+    return next(one for one in (path, *path.parents) if one.is_dir())
 
 
 def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding]:
