@@ -262,10 +262,7 @@ def model_of_folder(folder: str) -> dict[str, Any]:
     if tokens is not None and "vocab_size" in config and _size(config, "vocab_size", folder) > len(tokens):
         model["vocab_size"] = config["vocab_size"]
 
-    try:
-        model |= _rope_bases(config, family)
-    except AttributeError as error:
-        raise DataError(f"{folder}/config.json: rope_parameters must be a table of tables or of numbers.") from error
+    model |= _rope_bases(config, family, folder)
     if family == "albert":
         groups = config.get("num_hidden_groups", 1)
         shares_nothing = groups == config["num_hidden_layers"] > 1
@@ -285,11 +282,14 @@ def _size(config: dict[str, Any], name: str, folder: str) -> int:
     return value
 
 
-def _rope_bases(config: dict[str, Any], family: str) -> dict[str, Any]:
+def _rope_bases(config: dict[str, Any], family: str, folder: str) -> dict[str, Any]:
     """Return the RoPE bases, which transformers 5 and 4 keep under different keys."""
     parameters = config.get("rope_parameters") or {}
-    everywhere = parameters.get("full_attention", parameters).get("rope_theta")
-    in_windows = parameters.get("sliding_attention", {}).get("rope_theta")
+    try:
+        everywhere = parameters.get("full_attention", parameters).get("rope_theta")
+        in_windows = parameters.get("sliding_attention", {}).get("rope_theta")
+    except AttributeError as error:
+        raise DataError(f"{folder}/config.json: rope_parameters must be a table of tables or of numbers.") from error
     bases = {
         "rope_base": everywhere or config.get("global_rope_theta") or config.get("rope_theta"),
         "window_rope_base": in_windows or config.get("local_rope_theta"),
