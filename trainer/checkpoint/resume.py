@@ -172,14 +172,7 @@ def resume(
     recipe_values = flatten(recipe.model_dump(exclude_none=True))
     folder_names = [folder.folder for folder in folders]
     if found is None:
-        return TrainingState(
-            step=0,
-            tokens=0,
-            seconds=0.0,
-            identity=now,
-            recipe=recipe_values,
-            folders=folder_names,
-        )
+        return TrainingState(step=0, tokens=0, seconds=0.0, identity=now, recipe=recipe_values, folders=folder_names)
 
     state = found.state
     phase_begins = state.step == phase.steps_before

@@ -9,6 +9,15 @@ from schemas.command_line import CommandParser, file_path, folder_path, local_fo
 from trainer.command_line import add_set_flag, run_until_stopped
 from trainer.distributed.stop import StopRequest
 
+EXIT_CODES = (
+    "0 done, 1 a job failed, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 75 stopped and saved, "
+    "130 the same by Ctrl-C"
+)
+
+NOTES = (
+    '"Suites" in the documentation explains suite files. The same command continues a suite that was stopped or killed.'
+)
+
 
 def main(
     arguments: list[str] | None = None, stop: StopRequest | None = None, prog: str = "python -m trainer.suite"
@@ -36,10 +45,8 @@ def parser(prog: str) -> CommandParser:
             f"{prog} out/hf bert=models/bert-base --suite glue --data glue --output out/glue",
             f"{prog} out/run --checkpoints all --suite my_suite.toml --output out/over_time",
         ],
-        "0 done, 1 a job failed, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 75 stopped and "
-        "saved, 130 the same by Ctrl-C",
-        '"Suites" in the documentation explains suite files. '
-        "The same command continues a suite that was stopped or killed.",
+        EXIT_CODES,
+        NOTES,
     )
     what = "encoders in the Hugging Face format; NAME=FOLDER names a column"
     flags.add_argument("folders", nargs="+", metavar="FOLDER", help=what)
