@@ -52,17 +52,15 @@ class Switch:
 
 
 def option(
-    default: Any = MISSING,
-    *,
-    help: str,
-    check: Check = str,
-    metavar: str | None = None,
-    recorded: bool = True,
-    many: bool = False,
+    default: Any = MISSING, *, help: str, check: Check = str, metavar: str | None = None, recorded: bool = True
 ) -> Any:
-    """Return a dataclass field for a flag with a value, or with `many`. Without a default the flag is required."""
-    flag = Flag(help, check, metavar, recorded, many)
-    return dataclasses.field(default=default, metadata={_KEY: flag})
+    """Return a dataclass field for a flag with a value. Without a default the flag is required."""
+    return dataclasses.field(default=default, metadata={_KEY: Flag(help, check, metavar, recorded)})
+
+
+def several(*, help: str, metavar: str, recorded: bool = True) -> Any:
+    """Return a dataclass field for a flag with one text or more, which may be repeated. The default is None."""
+    return dataclasses.field(default=None, metadata={_KEY: Flag(help, str, metavar, recorded, many=True)})
 
 
 def switch(*, help: str, recorded: bool = True) -> Any:

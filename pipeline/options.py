@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from pipeline.flags import fraction, option, share, switch, switch_pair
+from pipeline.flags import fraction, option, several, share, switch, switch_pair
 from pipeline.readers.record import MAX_RATIO, MAX_RECORD, MAX_UNDECODABLE_RATIO, Format, TextLayout
 from schemas.command_line import folder_path, positive, whole_number_from
 from schemas.errors import UsageError
@@ -57,11 +57,9 @@ def overwrite_flag() -> Any:
 class ShardJob:
     """Options of `shard`: corpora to text shards."""
 
-    input: list[str] | None = option(
-        None,
+    input: list[str] | None = several(
         help="files, patterns or folders, with spaces or commas between them; may be repeated; .gz .bz2 .xz .zst are "
         "decompressed",
-        many=True,
         metavar="FILE",
         recorded=False,
     )
@@ -71,10 +69,8 @@ class ShardJob:
         help="instead of --input: several corpora, each with its own files, name, license, format and language",
         recorded=False,
     )
-    exclude: list[str] | None = option(
-        None,
+    exclude: list[str] | None = several(
         help="files, folders or patterns in quotes to leave out of the input, as latin.txt or 'drafts/*'",
-        many=True,
         metavar="NAME",
     )
     corpus_name: str | None = option(
@@ -138,9 +134,7 @@ class ShardJob:
         "NAME.html, that shows what each rule removes (default: none)",
         recorded=False,
     )
-    decontaminate: list[str] | None = option(
-        None,
-        many=True,
+    decontaminate: list[str] | None = several(
         metavar="FILE",
         help="evaluation sets, as JSON, CSV, TSV, Parquet or text, with spaces or commas between: leave out documents "
         "that share --decontaminate_words words in a row with any of their texts",
