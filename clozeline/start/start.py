@@ -41,14 +41,6 @@ from trainer.checkpoint.run_lock import held
 def start(options: argparse.Namespace, prog: str) -> int:
     """Look, plan, ask and do it, and return the process's exit code. options: of the command line."""
     output = options.output
-    if options.input.startswith(("http://", "https://")):
-        raise UsageError(
-            f"FOLDER {options.input} is a web address. Download it first (wget, or `hf download` for a data set), and "
-            "give the folder or file."
-        )
-    for flag, given in (("FOLDER", options.input), ("--output", output)):
-        if given != given.encode(errors="ignore").decode():
-            raise UsageError(f"{flag} {storage.printable(given)} is not UTF-8. Rename it: the plan has to name it.")
     _refuse_output(options.input, output)
     storage.check_writable_folder(output)
 
@@ -186,7 +178,15 @@ def _refuse_results_of_others(output: str) -> None:
 
 
 def _refuse_output(given: str, output: str) -> None:
-    """Raise UsageError if the output cannot be a folder of ours. given: the FOLDER."""
+    """Raise UsageError if FOLDER, which is `given`, cannot be read, or the output cannot be a folder of ours."""
+    if given.startswith(("http://", "https://")):
+        raise UsageError(
+            f"FOLDER {given} is a web address. Download it first (wget, or `hf download` for a data set), and give the "
+            "folder or file."
+        )
+    for flag, path in (("FOLDER", given), ("--output", output)):
+        if path != path.encode(errors="ignore").decode():
+            raise UsageError(f"{flag} {storage.printable(path)} is not UTF-8. Rename it: the plan has to name it.")
     if not storage.is_local(output):
         raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
     folder, written = os.path.realpath(given), os.path.realpath(output)

@@ -22,6 +22,7 @@ from contextlib import redirect_stderr, suppress
 from dataclasses import dataclass, field
 from glob import escape as glob_escape
 from glob import glob
+from itertools import count
 from typing import Any
 
 from clozeline.start.plan_file import NAME as PLAN_NAME
@@ -278,21 +279,13 @@ def run_steps(steps: list[Step], plan: Values, facts: Facts, output: str) -> int
         is_there = os.path.exists(os.path.join(output, step.folder, step.is_finished_by))
         if begun is not None and begun.key == key and begun.is_done and is_there:
             results[step.name] = _result_of(step, key, output)
-            if step.name == "train":  # the same rows may now be of a corpus with a name or a license
-                pairs = open_manifest(os.path.join(output, "pairs"))
-                keep_text_facts(os.path.join(output, step.folder), [pairs])
-            if begun.options != plan[step.section]:  # by how many processes, for one
-                begun.options = plan[step.section]
-                record.write()
+            _keep_result(record, step, plan)
             print(f"{title}: done before", flush=True)
             continue
 
         words = list(step.words)
         if begun is None or begun.key != key:
-            folder = os.path.join(output, step.folder)
-            begun = Begun(key, replaces=os.path.exists(folder))
-            if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
-                print(f"{title}: the earlier run is kept as {_set_aside(folder)}")
+            begun = _begun_anew(step, key, title, output)
         begun.is_done, begun.options, begun.files = False, plan[step.section], _hash(facts.get(step.name))
         if begun.replaces and step.name != "train":
             words.append("--overwrite")
@@ -311,6 +304,29 @@ def run_steps(steps: list[Step], plan: Values, facts: Facts, output: str) -> int
         if stopped and step is not steps[-1]:
             return stopped
     return 0
+
+
+def _keep_result(record: Record, step: Step, plan: Values) -> None:
+    """Record what has changed about a step that is done, other than its result."""
+    if step.name == "train":  # the same rows may now be of a corpus with a name or a license
+        pairs = open_manifest(os.path.join(record.output, "pairs"))
+        keep_text_facts(os.path.join(record.output, step.folder), [pairs])
+    begun = record.steps[step.name]
+    if begun.options != plan[step.section]:  # by how many processes, for one
+        begun.options = plan[step.section]
+        record.write()
+
+
+def _begun_anew(step: Step, key: str, title: str, output: str) -> Begun:
+    """Return the first start of a step with this key. An earlier run is renamed."""
+    folder = os.path.join(output, step.folder)
+    begun = Begun(key, replaces=os.path.exists(folder))
+    if step.name == "train" and glob(os.path.join(glob_escape(folder), "checkpoints", "step-*")):
+        names = (f"{folder}_before_{number}" for number in count(1))
+        kept = next(name for name in names if not os.path.exists(name))
+        os.rename(folder, kept)
+        print(f"{title}: the earlier run is kept as {kept}")
+    return begun
 
 
 def is_trained(plan: Values, output: str) -> bool:
@@ -345,15 +361,6 @@ def _tell_failure(title: str, step: Step, output: str) -> None:
         "files, and run `clozeline start` again: it continues from here.",
         file=sys.stderr,
     )
-
-
-def _set_aside(folder: str) -> str:
-    """Rename a folder to the first name of this kind that is free, and return the new one."""
-    number = 1
-    while os.path.exists(f"{folder}_before_{number}"):
-        number += 1
-    os.rename(folder, f"{folder}_before_{number}")
-    return f"{folder}_before_{number}"
 
 
 def _run(words: list[str]) -> tuple[int, int]:
