@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -22,7 +23,7 @@ from schemas.terminal import counted
 from schemas.text_facts import TextFacts
 from schemas.vocabulary import VOCABULARY_FOLDER
 from trainer.checkpoint.format import checkpoint_path
-from trainer.checkpoint.state import read_state
+from trainer.checkpoint.state import TrainingState, read_state
 from trainer.checkpoint.text_facts import read_text_facts
 from trainer.config.record import public_changes, public_recipe, shown_value
 from trainer.config.schema import Recipe
@@ -100,55 +101,53 @@ def model_card(
     run: the local folder. steps: the one of the checkpoint, after those whose weights are averaged with its own.
     """
     writing = writing or Writing()
-    state = read_state(Path(checkpoint_path(run, steps[-1])))
     averaged = steps if len(steps) > 1 else ()
-    starts = [start for start in read_starts(run) if start.step < state.step]
     # Sentences of a text do not go to the Hub unseen.
     blanks = None if averaged or writing.repository else read_blanks(run)
+    return render_markdown(
+        "trainer.export",
+        TEMPLATE,
+        name=writing.repository or shown_path(output),
+        averaged=averaged,
+        blanks=blanks.filled[:BLANKS] if blanks and blanks.step == steps[-1] else [],
+        writing=writing,
+        versions=versions(),
+        recipe=recipe,
+        toml=public_recipe(recipe),
+        masks=masks_note(recipe.model_dump()),
+        origin=origin_of(recipe),
+        traits=FAMILIES[recipe.model.family],
+        architecture=ARCHITECTURES[recipe.model.family],
+        pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
+        cell=cell,
+        shown=shown_value,
+        **tokenizer_facts(run),
+        **training_facts(run, recipe, read_state(Path(checkpoint_path(run, steps[-1])))),
+    )
+
+
+def training_facts(run: str, recipe: Recipe, state: TrainingState) -> dict[str, Any]:
+    """Return what the card says of the training up to a checkpoint, and of its text."""
+    starts = [start for start in read_starts(run) if start.step < state.step]
     # Fingerprints identify the content that the model was trained on without naming a path.
     pairs = list(dict.fromkeys([*state.earlier_data, *state.identity["data"]]))
     texts = texts_of(run, pairs)
     languages = languages_of(texts)
-    return render_markdown(
-        "trainer.export",
-        TEMPLATE,
-        family=recipe.model.family,
-        title=title_of(recipe, languages),
-        name=writing.repository or shown_path(output),
-        is_causal=recipe.objective.kind == "clm",
-        architecture=ARCHITECTURES[recipe.model.family],
-        has_generator=FAMILIES[recipe.model.family].replaced_tokens,
-        has_pair_head=FAMILIES[recipe.model.family].pair_head,
-        pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
-        step=state.step,
-        averaged=averaged,
-        max_steps=recipe.run.max_steps,
-        tokens=state.tokens,
-        time=duration(state.seconds),
-        machines=list(
-            dict.fromkeys(f"{counted(start.ranks, 'rank')}, {start.machine}" for start in starts if start.machine)
-        ),
-        start=starts[-1] if starts else None,
-        longest=recipe.model.max_position_embeddings,
-        **tokenizer_facts(run),
-        passes=passes_of(state.tokens, starts) if len(pairs) == 1 else None,
-        masked=list({name: None for text in texts for name, _ in text.cleaning if name.endswith("masked")}),
-        blanks=blanks.filled[:BLANKS] if blanks and blanks.step == state.step else [],
-        origin=origin_of(recipe),
-        texts=texts,
-        corpora=[f'"{cell(corpus.name)}"' for text in texts for corpus in text.corpora],
-        languages=languages,
-        writing=writing,
-        versions=versions(),
-        cell=cell,
-        pairs_fingerprints=pairs,
-        vocabulary_fingerprint=state.identity["vocabulary"],
-        metrics=last_metrics(run, state.step),
-        masks=masks_note(recipe.model_dump()),
-        recipe=public_recipe(recipe),
-        changes=public_changes(state.changes),
-        shown=shown_value,
-    )
+    return {
+        "state": state,
+        "changes": public_changes(state.changes),
+        "metrics": last_metrics(run, state.step),
+        "time": duration(state.seconds),
+        "machines": dict.fromkeys(f"{counted(one.ranks, 'rank')}, {one.machine}" for one in starts if one.machine),
+        "start": starts[-1] if starts else None,
+        "passes": passes_of(state.tokens, starts) if len(pairs) == 1 else None,
+        "pairs_fingerprints": pairs,
+        "texts": texts,
+        "corpora": [f'"{cell(corpus.name)}"' for text in texts for corpus in text.corpora],
+        "masked": dict.fromkeys(name for text in texts for name, _ in text.cleaning if name.endswith("masked")),
+        "languages": languages,
+        "title": title_of(recipe, languages),
+    }
 
 
 def title_of(recipe: Recipe, languages: Sequence[str]) -> str:
