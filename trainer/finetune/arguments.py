@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import UsageError
-from trainer.config.parse import Origin
 from trainer.finetune.task import Task
 
 DEFAULTS = {"per_device_eval_batch_size": 64, "eval_accumulation_steps": 16, "report_to": "none"}
@@ -36,20 +35,6 @@ FIXED = {
     "greater_is_better": True,
 }
 """What differs from Trainer's defaults for all tasks."""
-
-NO_SMOOTHING = ("choice", "span")
-"""Kinds whose loss is not the one that Trainer smooths the labels of."""
-
-
-def check_trainer(task: Task, origin: Origin) -> None:
-    """Raise UsageError for smoothed labels of a task without classes. origin: names the file, or a change."""
-    if task.trainer.label_smoothing_factor and (task.kind in NO_SMOOTHING or task.is_regression):
-        what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind}"
-        source = origin.of("trainer.label_smoothing_factor", "kind", "data.labels")
-        raise UsageError(
-            f"{source}: trainer.label_smoothing_factor is for classes of texts and words, and this is a task {what}. "
-            "Remove the key."
-        )
 
 
 def training_arguments(task: Task, folder: Path, seed: int, ranks: int, on_cpu: bool) -> Any:

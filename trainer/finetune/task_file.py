@@ -11,7 +11,7 @@ import difflib
 import posixpath
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,12 +20,14 @@ from typing import Any
 from schemas import storage
 from schemas.errors import DataError, UsageError, nearest_name
 from trainer.config.parse import Origin, apply_overrides, parse_section
-from trainer.finetune.arguments import check_trainer
 from trainer.finetune.metrics.metric_table import unsuitable
 from trainer.finetune.task import DEV, TEST, TRAIN, Task
 from trainer.finetune.task_kinds import RULES
 
 TOML = ".toml"
+
+NO_SMOOTHING = ("choice", "span")
+"""Kinds whose loss is not the one that Trainer smooths the labels of."""
 
 SUITES = Path(str(files("trainer") / "finetune" / "tasks"))
 """The folder of the suites that ship with Clozeline."""
@@ -155,35 +157,52 @@ def nearest_file(path: str, ending: str = "", named: Collection[str] = ()) -> st
 
 # ---- Keys that depend on each other ----
 
+Fault = tuple[str, tuple[str, ...]]
+"""What is wrong, and the keys that may be the reason, the most likely one first."""
+
 
 def check_task(task: Task, origin: Origin) -> None:
-    """Check the keys of a task that depend on each other. origin: names the task file, or a change of it."""
-    check_format(task, origin)
-    check_columns(task, "data.columns", task.data.header, origin)
-    if task.data.test is not None:
-        header = task.data.header if task.data.test_header is None else task.data.test_header
-        name = "data.columns" if task.data.test_columns is None else "data.test_columns"
-        check_columns(task, name, header, origin)
-    check_labels(task, origin)
-    check_metrics(task, origin)
-    check_names(task, origin)
-    check_trainer(task, origin)
+    """Raise UsageError for the first fault in keys that depend on each other. origin: names the file, or a change."""
+    for fault, keys in faults_of(task):
+        raise UsageError(f"{origin.of(*keys)}: {fault}")
 
 
-def check_format(task: Task, origin: Origin) -> None:
-    """Check that files in the task's format can hold examples of its kind."""
+def faults_of(task: Task) -> Iterator[Fault]:
+    """Yield what is wrong with keys of a task that depend on each other."""
+    data = task.data
     formats = RULES[task.kind].formats
-    if task.data.format not in formats:
+    if data.format not in formats:
         expected = 'SQuAD JSON (data.format = "squad") or parquet' if task.kind == "span" else " or ".join(formats)
-        source = origin.of("data.format", "data.train", "kind")
-        raise UsageError(
-            f'{source}: data.format, or the ending of data.train, says "{task.data.format}", but a task of the kind '
-            f"{task.kind} is read from {expected}."
+        yield (
+            f'data.format, or the ending of data.train, says "{data.format}", but a task of the kind {task.kind} is '
+            f"read from {expected}.",
+            ("data.format", "data.train", "kind"),
+        )
+
+    yield from faults_of_columns(task, "data.columns", data.header)
+    if data.test is not None:
+        name = "data.columns" if data.test_columns is None else "data.test_columns"
+        yield from faults_of_columns(task, name, data.header if data.test_header is None else data.test_header)
+    yield from faults_of_labels(task)
+
+    number_of_labels = len(data.labels) if isinstance(data.labels, tuple) else None
+    for metric in task.metrics:
+        reason = unsuitable(metric, task.kind, task.is_regression, number_of_labels)
+        if reason is not None:
+            yield f'metrics has "{metric}", which {reason}.', ("metrics", "kind", "data.labels")
+
+    yield from faults_of_names(task)
+    if task.trainer.label_smoothing_factor and (task.kind in NO_SMOOTHING or task.is_regression):
+        what = "whose labels are numbers" if task.is_regression else f"of kind {task.kind}"
+        yield (
+            f"trainer.label_smoothing_factor is for classes of texts and words, and this is a task {what}. Remove the "
+            "key.",
+            ("trainer.label_smoothing_factor", "kind", "data.labels"),
         )
 
 
-def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
-    """Check that the columns belong to the task's kind, and that each is a name or a number as the format requires.
+def faults_of_columns(task: Task, name: str, header: bool) -> Iterator[Fault]:
+    """Yield columns that are not those of the task's kind, or not names or numbers as the format requires.
 
     name: data.columns or data.test_columns. header: whether the files that have these columns name them.
     """
@@ -195,19 +214,18 @@ def check_columns(task: Task, name: str, header: bool, origin: Origin) -> None:
 
     for key in required:
         if key not in chosen and not (is_test and key in ("label", "tags")):
-            source = origin.of(f"{name}.{key}", "kind", "data.header", "data.format")
-            raise UsageError(f"{source}: {name}.{key} is missing, which a task of the kind {task.kind} needs.")
+            keys = (f"{name}.{key}", "kind", "data.header", "data.format")
+            yield f"{name}.{key} is missing, which a task of the kind {task.kind} needs.", keys
 
     for key, value in chosen.items():
-        source = origin.of(f"{name}.{key}", "kind")
         if key not in known:
             has = ", ".join(known) or "no columns"
-            raise UsageError(f"{source}: {name}.{key} is not for the kind {task.kind}, which has {has}.")
+            yield f"{name}.{key} is not for the kind {task.kind}, which has {has}.", (f"{name}.{key}", "kind")
         for column in value if isinstance(value, list) else [value]:
             reason = unsuitable_column(task, column, header)
             if reason is not None:
-                source = origin.of(f"{name}.{key}", "data.header", "data.test_header", "data.format", "data.train")
-                raise UsageError(f"{source}: {name}.{key} is {reason}.")
+                keys = (f"{name}.{key}", "data.header", "data.test_header", "data.format", "data.train")
+                yield f"{name}.{key} is {reason}.", keys
 
 
 def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None:
@@ -225,57 +243,40 @@ def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None
     return None
 
 
-def check_labels(task: Task, origin: Origin) -> None:
-    """Check that the label keys fit the task's kind, and that the labels are two or more and distinct."""
+def faults_of_labels(task: Task) -> Iterator[Fault]:
+    """Yield label keys that the task's kind does not have, and labels that are not two or more, or not distinct."""
     rules = RULES[task.kind]
     labels = task.data.labels
-    skipped = task.data.skip_labels
-    source = origin.of("data.labels", "kind")
+    keys = ("data.labels", "kind")
     if task.is_regression and not rules.one_label:
-        raise UsageError(f'{source}: data.labels is "number", which is for the kinds sentence and pair.')
-    if skipped and not rules.one_label:
-        raise UsageError(
-            f"{origin.of('data.skip_labels', 'kind')}: data.skip_labels is for the kinds sentence and pair."
-        )
+        yield 'data.labels is "number", which is for the kinds sentence and pair.', keys
+    if task.data.skip_labels and not rules.one_label:
+        yield "data.skip_labels is for the kinds sentence and pair.", ("data.skip_labels", "kind")
     if not isinstance(labels, tuple):
         return
 
     if not rules.has_labels:
-        raise UsageError(f"{source}: data.labels is not for the kind span, whose answers are places in the context.")
+        yield "data.labels is not for the kind span, whose answers are places in the context.", keys
     repeated = [label for label in labels if labels.count(label) > 1]
     if repeated:
-        raise UsageError(f'{source}: data.labels has "{repeated[0]}" twice.')
+        yield f'data.labels has "{repeated[0]}" twice.', keys
     if len(labels) < 2:
-        raise UsageError(f"{source}: data.labels has {len(labels)} label, expected two or more.")
+        yield f"data.labels has {len(labels)} label, expected two or more.", keys
 
 
-def check_metrics(task: Task, origin: Origin) -> None:
-    """Check that the metrics exist and fit what the task predicts."""
-    labels = task.data.labels
-    number_of_labels = len(labels) if isinstance(labels, tuple) else None
-    for metric in task.metrics:
-        reason = unsuitable(metric, task.kind, task.is_regression, number_of_labels)
-        if reason is not None:
-            source = origin.of("metrics", "kind", "data.labels")
-            raise UsageError(f'{source}: metrics has "{metric}", which {reason}.')
-
-
-def check_names(task: Task, origin: Origin) -> None:
-    """Check the names of [data.extra], which become parts of file names, and the columns of [data.replace]."""
+def faults_of_names(task: Task) -> Iterator[Fault]:
+    """Yield names of [data.extra] that cannot be parts of file names, and wrong columns of [data.replace]."""
     for name in task.data.extra:
         if name in (TRAIN, DEV, TEST) or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
-            source = origin.of(f"data.extra.{name}")
-            raise UsageError(
-                f'{source}: data.extra has a set "{name}". Expected letters, digits, - and _, and not train, dev or '
-                "test."
-            )
+            what = "Expected letters, digits, - and _, and not train, dev or test."
+            yield f'data.extra has a set "{name}". {what}', (f"data.extra.{name}",)
 
     roles: dict[str, str] = {}
     for role, value in task.data.columns:
         roles |= {str(column): role for column in (value if isinstance(value, list) else [value])}
     for column in task.data.replace:
-        source = origin.of(f"data.replace.{column}")
+        keys = (f"data.replace.{column}",)
         if column not in roles:
-            raise UsageError(f'{source}: data.replace has "{column}", which is not in data.columns.')
-        if roles[column] in ("label", "tags"):
-            raise UsageError(f'{source}: data.replace has "{column}", which holds labels. It replaces texts only.')
+            yield f'data.replace has "{column}", which is not in data.columns.', keys
+        elif roles[column] in ("label", "tags"):
+            yield f'data.replace has "{column}", which holds labels. It replaces texts only.', keys
