@@ -74,7 +74,7 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     first_seed = options.first_seed or 0
     seeds = range(first_seed, first_seed + (options.seeds or 1))
     output = Path(options.output)
-    order = Order(options.folder, task, data, output, list(seeds), options.random_weights, options.new_head, examples)
+    order = Order(options.folder, task, data, examples, output, list(seeds), options.random_weights, options.new_head)
     finetune(order, stop)
 
 

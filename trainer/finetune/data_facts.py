@@ -7,7 +7,6 @@ constant prediction scores.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
-from trainer.finetune.scores import most_frequent_label, name_of_label, scores_of_label
+from trainer.finetune.scores import label_counts, most_frequent_label, scores_of_label
 from trainer.finetune.task import DEV, TEST, TRAIN
 from trainer.finetune.texts import texts_of
 from trainer.logs import logger
@@ -32,8 +31,8 @@ def data_facts(job: Job) -> dict[str, Any]:
     """Return the files and the number of examples of each set, those that sets share, and the training set's labels."""
     examples = {TRAIN: len(job.train.examples)}
     examples |= {name: len(others.examples) for name, others in job.others.items()}
-    counts = Counter(job.kind.label_ids(job.train.examples))
-    labels = {name_of_label(job.kind, label): count for label, count in sorted(counts.items())}
+    counts = label_counts(job.kind, job.train.examples)
+    labels = {str(job.kind.written(label)): count for label, count in sorted(counts.items())}
     files = {
         found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
         for found in example_sets(job.task, job.data)
@@ -144,7 +143,7 @@ def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, f
         "which is %d, or try another training.lr, which is %g; see docs/troubleshooting.md.",
         metric,
         best.scores[DEV][metric],
-        name_of_label(job.kind, label),
+        job.kind.written(label),
         baseline[DEV][metric],
         job.task.training.epochs,
         job.task.training.lr,

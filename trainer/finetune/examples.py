@@ -7,6 +7,7 @@ value of the file's id column if the task names one, otherwise the example's pos
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,8 @@ def is_labeled(example: Example) -> bool:
     if isinstance(example, TagExample):
         return example.tags is not None
     return example.label is not None
+
+
+def classes_of(example: Any) -> list[int]:
+    """Return the class of a labeled example, or of each of its words."""
+    return list(example.tags or ()) if isinstance(example, TagExample) else [example.label]

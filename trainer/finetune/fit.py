@@ -95,6 +95,7 @@ class FinetuneTrainer(Trainer):
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
+        self.threshold: float | None = None
         training = job.task.training
         self.batches = SeededBatches(job.train.lengths, training.batch, seed, training.group_by_length)
         super().__init__(
@@ -206,7 +207,7 @@ class FinetuneTrainer(Trainer):
     def evaluate(self, *arguments: Any, **more: Any) -> dict[str, float]:
         """Score the dev set, and log one line for the epoch. Trainer calls it at the end of each epoch."""
         self.job.watchdog.at(f"seed {self.seed}, step {self.state.global_step}, scoring {DEV}")
-        scores, _, _ = self.scored(DEV, None)
+        scores, _ = self.scored(DEV)
         history = self.state.log_history
         steps = [line for line in history if "loss" in line]
         mean_loss = sum(line["loss"] for line in steps) / len(steps)
@@ -256,18 +257,18 @@ class FinetuneTrainer(Trainer):
 
     # ---- Scores ----
 
-    def scored(self, name: str, threshold: float | None) -> tuple[dict[str, float], list[Any], float | None]:
-        """Return the scores of a set, its predictions in the form that metrics take, and the null threshold.
+    def scored(self, name: str) -> tuple[dict[str, float], list[Any]]:
+        """Return the scores of a set, and its predictions in the form that metrics take.
 
-        threshold: None for the dev set, which chooses it. The scores are empty if an example has no label.
+        The dev set comes first, because it chooses the threshold. The scores are empty if an example has no label.
         """
         examples = self.job.others[name]
         predictions = self.job.kind.predictions(examples.examples, examples.features, self._logits(examples))
         if name == DEV:
-            threshold = self.job.threshold(predictions)
-        final = finished(predictions, threshold)
+            self.threshold = self.job.threshold(predictions)
+        final = finished(predictions, self.threshold)
         scores = score(self.job.kind, examples.examples, final) if all(map(is_labeled, examples.examples)) else {}
-        return scores, final, threshold
+        return scores, final
 
     def _logits(self, examples: FeatureSet) -> list[Any]:
         """Return the logits of each feature. Raises DivergedError on all ranks if one is not finite."""
@@ -356,20 +357,16 @@ def depths_of(model: Any) -> dict[str, int]:
     """
     encoder = f"{model.base_model_prefix}."
     names = [name for name, _ in model.named_parameters()]
-    in_encoder = [name for name in names if name.startswith(encoder)]
-    in_order = dict.fromkeys(found[0] for name in in_encoder if (found := LAYER.match(name)))
-    depth_by_layer = {layer: depth for depth, layer in enumerate(in_order, start=1)}
-    last = max(1, len(depth_by_layer))  # ALBERT's layers have no numbers
+    found = {name: LAYER.match(name) for name in names if name.startswith(encoder)}
+    layers = list(dict.fromkeys(layer[0] for layer in found.values() if layer))
+    last = max(1, len(layers))  # ALBERT's layers have no numbers
 
-    depths = {}
-    for name in names:
-        found = LAYER.match(name)
-        if not name.startswith(encoder):
-            depths[name] = last + 1
-        elif found:
-            depths[name] = depth_by_layer[found[0]]
-        elif "embed" in name:
-            depths[name] = 0
-        else:
-            depths[name] = last
-    return depths
+    def depth_of(name: str) -> int:
+        if name not in found:
+            return last + 1
+        layer = found[name]
+        if layer:
+            return layers.index(layer[0]) + 1
+        return 0 if "embed" in name else last
+
+    return {name: depth_of(name) for name in names}

@@ -59,18 +59,17 @@ class Order:
     """A fine-tuning as the command line asks for it.
 
     folder: the encoder's folder. data: the folder of the task's files. output: the output folder. random_weights:
-    whether the encoder starts untrained. new_head: whether a head that fits is replaced. examples: those of the files,
-    if they have been read.
+    whether the encoder starts untrained. new_head: whether a head that fits is replaced.
     """
 
     folder: str
     task: Task
     data: str
+    examples: TaskData
     output: Path
     seeds: Sequence[int]
     random_weights: bool = False
     new_head: bool = False
-    examples: TaskData | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ class Job(Order):
     """
 
     inputs: dict[str, Any]
-    kind: Kind[Any, Any]
+    kind: Kind
     train: FeatureSet
     others: dict[str, FeatureSet]
     stop: StopAgreement

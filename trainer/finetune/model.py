@@ -43,7 +43,7 @@ def build_model(job: Job, seed: int) -> Any:
     return model if is_kept else with_new_head(model)
 
 
-def config_for_task(folder: str, task: Task, kind: Kind[Any, Any]) -> Any:
+def config_for_task(folder: str, task: Task, kind: Kind) -> Any:
     """Return the folder's configuration with the task's labels and dropout."""
     config = read_config(folder)
     config.num_labels = kind.outputs

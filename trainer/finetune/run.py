@@ -40,7 +40,6 @@ from trainer.finetune.checkpoints import remove_checkpoints
 from trainer.finetune.data_facts import log_data
 from trainer.finetune.determinism import make_deterministic
 from trainer.finetune.examples import Example, TaskData
-from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.sets import named_files
 from trainer.finetune.fit import FinetuneTrainer
 from trainer.finetune.inputs import (
@@ -73,12 +72,11 @@ CHANGED = "Undo the change to continue it, choose another --output, or remove th
 def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     """Train and score all seeds. A collective call; every rank gets the results.
 
-    Raises DataError or UsageError before training for invalid inputs, PreemptedError if the run was asked to stop and
-    its state is saved, DivergedError for a loss that is not finite, and StorageError for files that cannot be read or
-    written.
+    Raises DataError or UsageError before training for invalid inputs, PreemptedError after a stop whose state is saved,
+    DivergedError for a loss that is not finite, and StorageError for files that cannot be read or written.
     """
-    data, kind = read_on_all_ranks(lambda: read_files(order), stop_request)
-    order = with_values(order, len(data.train))
+    kind = read_on_all_ranks(lambda: opened_kind(order), stop_request)
+    order = with_values(order)
 
     make_deterministic()
     start_distributed(TIMEOUT_SECONDS, stop_request)
@@ -87,12 +85,11 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     limit = TIMEOUT_SECONDS if dist.get_world_size() > 1 else inf
     with contextlib.ExitStack() as resources, watch_ranks(limit) as watchdog:
         watchdog.at("comparing the files of all ranks")
-        inputs = agreed(lambda: inputs_of(order, data, dist.get_world_size()))
+        inputs = agreed(lambda: inputs_of(order, dist.get_world_size()))
         succeed_on_all_ranks(lambda: arguments_of(order.task, order.output))
         threads = kept_threads(run_on_rank_0(lambda: threads_of(order.output)), cores_of_rank())
         run_on_rank_0(lambda: check_inputs(order.output, inputs, CHANGED))
         run_on_rank_0(lambda: resources.enter_context(held(order.output)))
-
         stop = resources.enter_context(contextlib.closing(StopAgreement(stop_request, 2 * TIMEOUT_SECONDS)))
         stop.training_begins()
 
@@ -101,8 +98,8 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
             **vars(order),
             inputs=inputs | {"threads": threads._asdict()},
             kind=kind,
-            train=FeatureSet(data.train, kind.features(data.train), for_training=True),
-            others={name: FeatureSet(examples, kind.features(examples)) for name, examples in scored(data).items()},
+            train=FeatureSet(order.examples.train, kind.features(order.examples.train), for_training=True),
+            others={name: FeatureSet(found, kind.features(found)) for name, found in scored(order.examples).items()},
             stop=stop,
             watchdog=watchdog,
         )
@@ -114,8 +111,9 @@ def finetune(order: Order, stop_request: StopRequest) -> list[SeedResult]:
     return results
 
 
-def with_values(order: Order, examples: int) -> Order:
+def with_values(order: Order) -> Order:
     """Return the order with the learning rate and epochs of its training. Logs those that the task does not give."""
+    examples = len(order.examples.train)
     width = getattr(read_config(order.folder), "hidden_size", 768)  # a few families have no such key
     given, task = order.task.training, order.task.for_encoder(width, examples)
     if given.lr is None:
@@ -125,23 +123,21 @@ def with_values(order: Order, examples: int) -> Order:
     return replace(order, task=task)
 
 
-def read_files(order: Order) -> tuple[TaskData, Kind[Any, Any]]:
-    """Return the examples of an order, and their kind. Raises DataError, UsageError and StorageError."""
+def opened_kind(order: Order) -> Kind:
+    """Return the kind of an order's task, for its encoder. Raises UsageError if they do not fit each other."""
     check_folder(order.folder, order.task.kind)
     tokenizer = open_tokenizer(order.folder, order.task.kind)
-    data = order.examples or read_task_data(order.task, order.data)
-    check_metrics_of_labels(order.task, data.labels)
-
-    return data, kind_of(order.task, data.labels, tokenizer, longest_row(read_config(order.folder)))
+    check_metrics_of_labels(order.task, order.examples.labels)
+    return kind_of(order.task, order.examples.labels, tokenizer, longest_row(read_config(order.folder)))
 
 
-def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
+def inputs_of(order: Order, ranks: int) -> dict[str, Any]:
     """Return what results depend on, except the seed: values, hashes of files, and the number of ranks."""
     # How often checkpoints are saved changes no result.
     content = tomllib.loads(dump_task(order.task))
     content["training"].pop("save_every")
 
-    sets = {TRAIN: data.train, **scored(data)}
+    sets = {TRAIN: order.examples.train, **scored(order.examples)}
     head = "its own where the labels fit"
     if order.random_weights or order.new_head:
         head = "random"
@@ -151,7 +147,7 @@ def inputs_of(order: Order, data: TaskData, ranks: int) -> dict[str, Any]:
         "weights": "random" if order.random_weights else "of the encoder",
         "head": head,
         "ranks": ranks,
-        "labels": list(data.labels),
+        "labels": list(order.examples.labels),
         "examples": {
             f"{name} ({', '.join(named_files(order.task.data, name))})": hash_of(examples)
             for name, examples in sets.items()
@@ -203,13 +199,13 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         model = succeed_on_all_ranks(lambda: build_model(job, seed))
         trainer = FinetuneTrainer(job, seed, model, arguments_of(job.task, folder, seed))
         trainer.fit()
-        scores, threshold = scored_sets(job, seed, trainer)
+        scores = scored_sets(job, seed, trainer)
     result = SeedResult(
         seed=seed,
         epoch=trainer.best_epoch,
         epochs=trainer.epochs,
         scores=scores,
-        threshold=threshold if threshold is not None and isfinite(threshold) else None,
+        threshold=trainer.threshold if trainer.threshold is not None and isfinite(trainer.threshold) else None,
         seconds=trainer.seconds,
     )
     run_on_rank_0(lambda: write_model(folder, trainer.model, job.folder, job.task.kind))
@@ -227,20 +223,16 @@ def too_large_batch(device: torch.device) -> str:
     )
 
 
-def scored_sets(job: Job, seed: int, trainer: FinetuneTrainer) -> tuple[dict[str, dict[str, float]], float | None]:
+def scored_sets(job: Job, seed: int, trainer: FinetuneTrainer) -> dict[str, dict[str, float]]:
     """Predict all sets but the training set, and write the predictions. A collective call.
 
-    Returns the scores of labeled sets, by set and then by metric, and the null threshold, None for kinds other than
-    span.
+    Returns the scores of labeled sets, by set and then by metric.
     """
     scores: dict[str, dict[str, float]] = {}
-    threshold: float | None = None
-
-    # The dev set comes first, because the threshold chosen on it applies to all other sets.
     for name in job.others:
         job.watchdog.at(f"seed {seed}, predicting {name}")
-        of_set, final, threshold = trainer.scored(name, threshold)
+        of_set, final = trainer.scored(name)
         if of_set:
             scores[name] = of_set
         run_on_rank_0(partial(write_predictions, job.folder_of_seed(seed), name, job, final))
-    return scores, threshold
+    return scores

@@ -10,7 +10,7 @@ from typing import Any
 import sklearn  # noqa: F401
 
 from schemas.errors import UsageError
-from trainer.finetune.examples import Example
+from trainer.finetune.examples import Example, classes_of
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import scores_of_parts
 from trainer.finetune.metrics.metric_table import METRICS, unsuitable
@@ -27,7 +27,7 @@ def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
             raise UsageError(f'metrics has "{metric}", which {reason}. The labels are {", ".join(labels)}.')
 
 
-def score(kind: Kind[Any, Any], examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
+def score(kind: Kind, examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
     """Return the task's metrics by name, in the task's order. All examples must have labels.
 
     final: predictions as `finished` returns them.
@@ -53,17 +53,18 @@ def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
     return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
 
 
-def name_of_label(kind: Kind[Any, Any], label: int) -> str:
-    """Return the name of a label id. The choices of an example have no names, only positions."""
-    return kind.labels[label] if kind.labels else str(label)
+def label_counts(kind: Kind, train: Sequence[Example]) -> Counter[int]:
+    """Return how many training examples, or words, have each label id. Empty for regressions and spans."""
+    return Counter(label for example in train for label in classes_of(example)) if kind.has_classes else Counter()
 
 
-def most_frequent_label(kind: Kind[Any, Any], train: Sequence[Example]) -> int | None:
+def most_frequent_label(kind: Kind, train: Sequence[Example]) -> int | None:
     """Return the most frequent label id of a training set, the lowest of several; None for regressions and spans."""
-    counts = Counter(kind.label_ids(train))
+    counts = label_counts(kind, train)
     return min(counts, key=lambda label: (-counts[label], label), default=None)
 
 
-def scores_of_label(kind: Kind[Any, Any], examples: Sequence[Example], label: int) -> dict[str, float]:
+def scores_of_label(kind: Kind, examples: Sequence[Example], label: int) -> dict[str, float]:
     """Return the task's metrics of giving all labeled examples, or all their words, the same label."""
-    return score(kind, examples, [kind.constant_prediction(example, label) for example in examples])
+    references = kind.references(examples)
+    return score(kind, examples, [[label] * len(one) if isinstance(one, list) else label for one in references])

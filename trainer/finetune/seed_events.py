@@ -64,12 +64,11 @@ class SeedEvents(TrainerCallback):
     def on_substep_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         self.job.watchdog.progress()
 
+    on_prediction_step = on_substep_end
+
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if self.bar is not None:
             self.bar.close()
-
-    def on_prediction_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.job.watchdog.progress()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if self.bar is not None:

@@ -34,7 +34,7 @@ from schemas import storage
 from schemas.errors import UsageError
 from schemas.randomness import key
 from trainer.command_line import exit_code_of
-from trainer.finetune.examples import TagExample
+from trainer.finetune.examples import classes_of
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import fingerprint_of
 from trainer.finetune.job import FeatureSet
@@ -43,7 +43,7 @@ from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
 from trainer.finetune.model import check_weights
 from trainer.finetune.opening import longest_row, open_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
-from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, name_of_label, score, scores_of_label
+from trainer.finetune.scores import check_metrics_of_labels, most_frequent_label, score, scores_of_label
 from trainer.finetune.task_file import read_task
 from trainer.logs import logger
 from trainer.suite.frozen_encoder import job_parser, open_model
@@ -91,7 +91,7 @@ def probe(options: argparse.Namespace) -> None:
         "metric": metric,
         "encoder": fingerprint_of(options.folder),
         "layers": scores,
-        "baseline": {"label": name_of_label(kind, label), "score": scores_of_label(kind, data.dev, label)[metric]},
+        "baseline": {"label": str(kind.written(label)), "score": scores_of_label(kind, data.dev, label)[metric]},
         "examples": {"fitted": len(sample), "train": len(data.train), "dev": len(data.dev)},
     }
     storage.publish(str(Path(options.output) / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
@@ -104,11 +104,6 @@ def open_encoder(folder: str, random_weights: bool) -> Any:
     return model
 
 
-def classes_of(example: Any) -> list[int]:
-    """Return the class of each vector of an example: one for a text, or one for each word."""
-    return list(example.tags or ()) if isinstance(example, TagExample) else [example.label]
-
-
 def sampled(examples: Sequence[Any]) -> list[Any]:
     """Return a random sample of examples, from a fixed seed, with at most MAX_TRAINING_VECTORS vectors in total."""
     random = np.random.Generator(np.random.PCG64(key("probe", "examples")))
@@ -119,7 +114,7 @@ def sampled(examples: Sequence[Any]) -> list[Any]:
 
 
 @torch.inference_mode()
-def layer_vectors(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> Iterator[dict[int, Vectors]]:
+def layer_vectors(model: Any, kind: Kind, examples: FeatureSet) -> Iterator[dict[int, Vectors]]:
     """Yield batches: the number of each feature, and its vectors from all layers, float32 (L, N, H)."""
     order = sorted(range(len(examples)), key=lambda number: -examples.lengths[number])
     for start in range(0, len(order), ROWS_AT_ONCE):
@@ -140,7 +135,7 @@ def layer_vectors(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> Ite
         yield found
 
 
-def fitted(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> list[Any]:
+def fitted(model: Any, kind: Kind, examples: FeatureSet) -> list[Any]:
     """Return a classifier for each layer, fitted to the vectors of a training set."""
     found = {number: vectors for batch in layer_vectors(model, kind, examples) for number, vectors in batch.items()}
     vectors_LNH = np.concatenate(list(found.values()), axis=1)
@@ -157,9 +152,7 @@ def fitted(model: Any, kind: Kind[Any, Any], examples: FeatureSet) -> list[Any]:
     return classifiers
 
 
-def predicted(
-    model: Any, kind: Kind[Any, Any], classifiers: Sequence[Any], examples: FeatureSet
-) -> Iterator[list[Any]]:
+def predicted(model: Any, kind: Kind, classifiers: Sequence[Any], examples: FeatureSet) -> Iterator[list[Any]]:
     """Yield each layer's predictions for a set. Holds the vectors of only one batch in memory."""
     classes = [[np.empty(0, dtype=np.int64)] * len(examples) for _ in classifiers]
     for batch in layer_vectors(model, kind, examples):

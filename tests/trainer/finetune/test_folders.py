@@ -139,8 +139,8 @@ def claim(encoder, tmp_path: Path) -> Callable[..., None]:
 
     def claim_again(*changes: str) -> None:
         task = read_task(str(path), [*files, *changes])
-        order = Order(str(encoder("bert")), task, str(tmp_path), output, [0])
-        inputs = inputs_of(order, read_task_data(task, str(tmp_path)), ranks=1)
+        examples = read_task_data(task, str(tmp_path))
+        inputs = inputs_of(Order(str(encoder("bert")), task, str(tmp_path), examples, output, [0]), ranks=1)
         check_inputs(output, inputs, CHANGED)
         record_inputs(output, inputs)
 

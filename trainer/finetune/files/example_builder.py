@@ -36,13 +36,8 @@ class ExampleBuilder:
         """Return the example of a record. Raises DataError, or BadRowError if `bad_rows` may drop it."""
         if record.fault and not self.keeps_bad_rows:
             raise BadRowError(f"{record.place}: {record.fault}.")
-        if self.task.kind == "choice":
-            return self._choice_example(record, id_)
-        if self.task.kind == "tags":
-            return self._tag_example(record, id_)
-        if self.task.kind == "span":
-            return self._span_example(record, id_)
-        return self._text_example(record, id_)
+        builders = {"choice": self._choice_example, "tags": self._tag_example, "span": self._span_example}
+        return builders.get(self.task.kind, self._text_example)(record, id_)
 
     def has_skipped_label(self, record: Record) -> bool:
         """Return whether the label of a record is one of data.skip_labels, of which "-1" means none as well."""

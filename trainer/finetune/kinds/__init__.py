@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -13,7 +12,7 @@ from trainer.finetune.kinds.tags import Tags
 from trainer.finetune.kinds.text import Choice, Classification, Regression
 from trainer.finetune.task import Task
 
-KINDS: dict[str, type[Kind[Any, Any]]] = {
+KINDS: dict[str, type[Kind]] = {
     "sentence": Classification,
     "pair": Classification,
     "choice": Choice,
@@ -22,9 +21,7 @@ KINDS: dict[str, type[Kind[Any, Any]]] = {
 }
 
 
-def kind_of(
-    task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
-) -> Kind[Any, Any]:
+def kind_of(task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None) -> Kind:
     """Return the kind object of a task, for its labels and the encoder's tokenizer.
 
     longest: the maximum number of tokens in a row of the encoder, None without a limit.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -42,9 +42,6 @@ EXAMPLES_AT_ONCE = 1000
 """Texts per call of a tokenizer. It returns lists of Python objects, over 100 bytes per token with offsets, so they are
 packed into arrays before the next call."""
 
-Example = TypeVar("Example")
-Prediction = TypeVar("Prediction")
-
 
 class PredictedLabel(int):
     """A predicted label or position, which metrics take as a number.
@@ -63,7 +60,7 @@ class PredictedLabel(int):
         return label
 
 
-class Kind(ABC, Generic[Example, Prediction]):
+class Kind(ABC):
     """One kind of task, for one task and one tokenizer."""
 
     model_class: ClassVar[str]
@@ -71,6 +68,9 @@ class Kind(ABC, Generic[Example, Prediction]):
 
     truncates: ClassVar[bool] = True
     """Whether texts that are too long for a row are truncated. Other kinds divide them into several rows."""
+
+    has_classes: ClassVar[bool] = True
+    """Whether examples, or their words, have classes. Others have numbers or answers."""
 
     fixed_outputs: ClassVar[int | None] = None
     """The number of outputs of the head, None if it is that of the labels."""
@@ -97,7 +97,7 @@ class Kind(ABC, Generic[Example, Prediction]):
     # ---- What a kind defines ----
 
     @abstractmethod
-    def features(self, examples: Sequence[Example]) -> list[Feature]:
+    def features(self, examples: Sequence[Any]) -> list[Feature]:
         """Return the features of all examples, in their order."""
 
     @abstractmethod
@@ -116,32 +116,24 @@ class Kind(ABC, Generic[Example, Prediction]):
         return logits[: len(feature["input_ids"])]
 
     @abstractmethod
-    def predictions(
-        self, examples: Sequence[Example], features: Sequence[Feature], logits: Sequence[Floats]
-    ) -> list[Prediction]:
+    def predictions(self, examples: Sequence[Any], features: Sequence[Feature], logits: Sequence[Floats]) -> list[Any]:
         """Return the prediction of each example, in the form that metrics take. logits: of each feature."""
 
     @abstractmethod
-    def references(self, examples: Sequence[Example]) -> list[Any]:
+    def references(self, examples: Sequence[Any]) -> list[Any]:
         """Return the references that metrics compare predictions with. All examples must have labels."""
 
-    def label_ids(self, examples: Sequence[Example]) -> list[int]:
-        """Return every label id in labeled examples, one per word for tags. Empty if the kind has no classes."""
-        return []
-
-    def constant_prediction(self, example: Example, label: int) -> Prediction:
-        """Return the prediction that gives an example, or each of its words, the same label."""
-        raise NotImplementedError(f"{type(self).__name__} has no classes.")
+    # ---- The same for all kinds ----
 
     def written(self, prediction: Any) -> Any:
-        """Return a prediction, given in the form that metrics take, in the form that predictions_*.jsonl holds."""
-        return prediction
+        """Return a prediction, given in the form that metrics take, with the names of labels, as files hold it."""
+        if not self.labels:
+            return prediction
+        return [self.labels[tag] for tag in prediction] if isinstance(prediction, list) else self.labels[prediction]
 
     def probability(self, prediction: Any) -> float | None:
         """Return the probability that the model gives a prediction, None if the kind has no such number."""
         return prediction.probability if isinstance(prediction, PredictedLabel) else None
-
-    # ---- The same for all kinds ----
 
     def encoded(self, texts: Sequence[str], pairs: Sequence[str] | None = None) -> list[Feature]:
         """Return the rows of texts or of pairs of texts. If a pair is too long, its longer text is truncated first."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,11 +58,12 @@ class FoundSpan(NamedTuple):
     score: float
 
 
-class Spans(Kind[SpanExample, Prediction]):
+class Spans(Kind):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
     fixed_outputs = 2
+    has_classes = False
     truncates = False
 
     def features(self, examples: Sequence[SpanExample]) -> list[Feature]:
@@ -84,34 +86,25 @@ class Spans(Kind[SpanExample, Prediction]):
 
         # An example with a long context has several rows, one per window.
         samples = encoding["overflow_to_sample_mapping"]
-        windows: dict[int, list[Offsets]] = {}
-        for place, in_block in enumerate(samples):
+        parts = [np.array(encoding.sequence_ids(place), dtype=np.float32) for place in range(len(samples))]
+        windows = [np.array(offsets, dtype=np.int32) for offsets in encoding["offset_mapping"]]
+        for part_T, offsets_T2 in zip(parts, windows, strict=True):
             # Offsets in the question must not be taken for offsets in the context.
-            is_context_T = np.array([part == CONTEXT for part in encoding.sequence_ids(place)])
-            offsets_T2 = np.array(encoding["offset_mapping"][place], dtype=np.int32)
-            offsets_T2[~is_context_T] = OUTSIDE
-            windows.setdefault(in_block, []).append(offsets_T2)
-        for in_block, of_example in windows.items():
-            begin_at_words(of_example, examples[in_block].context)
+            offsets_T2[part_T != CONTEXT] = OUTSIDE
+        for in_block, group in groupby(range(len(samples)), key=samples.__getitem__):
+            begin_at_words([windows[place] for place in group], examples[in_block].context)
 
         features = []
-        for place, (row, in_block) in enumerate(zip(rows_of(encoding), samples, strict=True)):
-            # Special tokens that the tokenizer adds belong to no text. A text may hold another one, as in "<cls>".
-            is_added_T = np.array([part is None for part in encoding.sequence_ids(place)])
-            classification = int(np.flatnonzero((row["input_ids"] == self.classification_id) & is_added_T)[0])
-            offsets_T2 = windows[in_block].pop(0)
+        for row, in_block, part_T, offsets_T2 in zip(rows_of(encoding), samples, parts, windows, strict=True):
+            # Special tokens that the tokenizer adds, whose part is NaN, belong to no text. A text may hold another one,
+            # as in "<cls>". The classification token is the first token of a row, or in XLNet the last.
+            is_added_T = np.isnan(part_T)
+            classification = int(np.flatnonzero((row["input_ids"] == self.tokenizer.cls_token_id) & is_added_T)[0])
             start, end = target_of(examples[in_block], offsets_T2) or (classification, classification)
 
             row |= {"example": first + in_block, "offsets": offsets_T2, "classification": classification}
             features.append(row | {"start_positions": start, "end_positions": end})
         return features
-
-    @property
-    def classification_id(self) -> int:
-        """The id of the classification token, which is the first token of a row, or in XLNet the last."""
-        found = self.tokenizer.cls_token_id
-        assert isinstance(found, int)
-        return found
 
     def _shortened(self, questions: list[str]) -> list[str]:
         """Return questions, each truncated to MAX_QUESTION_TOKENS tokens or a quarter of a row, whichever is less."""
@@ -167,14 +160,10 @@ class Spans(Kind[SpanExample, Prediction]):
             if span is not None and (best_so_far is None or span.score > best_so_far.score):
                 best_spans[number] = span
 
-        predictions = []
-        for example, span, null_logit in zip(examples, best_spans, null_logits, strict=True):
-            if span is None:
-                predictions.append(Prediction("", 0.0))
-            else:
-                text = example.context[span.begin : span.end]
-                predictions.append(Prediction(text, null_logit - span.score))
-        return predictions
+        return [
+            Prediction(example.context[span.begin : span.end], null_logit - span.score) if span else Prediction("", 0.0)
+            for example, span, null_logit in zip(examples, best_spans, null_logits, strict=True)
+        ]
 
     def references(self, examples: Sequence[SpanExample]) -> list[Any]:
         return [[answer.text for answer in example.answers] for example in examples]

@@ -8,6 +8,7 @@ Shape suffixes: B features of a batch, T tokens of a row, W words of a feature, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ IGNORED = -100
 """The label of tokens that have no loss, in transformers' models."""
 
 
-class Tags(Kind[TagExample, list[int]]):
+class Tags(Kind):
     """Predicts one tag id per word."""
 
     model_class = "AutoModelForTokenClassification"
@@ -30,53 +31,23 @@ class Tags(Kind[TagExample, list[int]]):
 
     def features(self, examples: Sequence[TagExample]) -> list[Feature]:
         special = self.tokenizer.num_special_tokens_to_add(pair=False)
-        pieces_of = self._pieces_of_words(examples)
 
         features = []
         for block in blocks(len(examples)):
             for number, example in enumerate(examples[block], start=block.start):
-                pieces = [pieces_of[word] for word in example.words]
-                for first, end in parts(pieces, self.max_length - special):
-                    features.append(self._feature(example, first, end) | {"example": number})
+                whole = self._encoded(example.words, truncation=False)
+                cut = [(0, whole)]
+                if len(whole["input_ids"][0]) > self.max_length:
+                    pieces = Counter(whole.word_ids(0))
+                    bounds = parts([pieces[word] for word in range(len(example.words))], self.max_length - special)
+                    cut = [(first, self._encoded(example.words[first:end])) for first, end in bounds]
+                features += [feature_of(example, first, encoding) | {"example": number} for first, encoding in cut]
         return features
 
-    def _pieces_of_words(self, examples: Sequence[TagExample]) -> dict[str, int]:
-        words = sorted({word for example in examples for word in example.words})
-
-        pieces_of: dict[str, int] = {}
-        for block in blocks(len(words)):
-            sentences_of_one = [[word] for word in words[block]]
-            encoding = self.tokenizer(sentences_of_one, is_split_into_words=True, add_special_tokens=False)
-            for word, ids in zip(words[block], encoding["input_ids"], strict=True):
-                pieces_of[word] = len(ids)
-        return pieces_of
-
-    def _feature(self, example: TagExample, first: int, end: int) -> Feature:
-        """Return the feature of an example's words `first` to `end` - 1.
-
-        It has `words`, int32 (W,), their indices in the sentence, and `places`, int32 (W,), those of their first tokens
-        in the row.
-        """
-        encoding = self.tokenizer(
-            [list(example.words[first:end])],
-            is_split_into_words=True,
-            truncation=True,
-            max_length=self.max_length,
-        )
-
-        # If a word has several tokens, the first one carries its tag. Special tokens belong to no word.
-        place_of: dict[int, int] = {}
-        for place, word in enumerate(encoding.word_ids(0)):
-            if word is not None:
-                place_of.setdefault(first + word, place)
-
-        (feature,) = rows_of(encoding)
-        feature["words"] = np.array(list(place_of.keys()), np.int32)
-        feature["places"] = np.array(list(place_of.values()), np.int32)
-        if example.tags is not None:
-            feature["labels"] = np.full(len(feature["input_ids"]), IGNORED, np.int32)
-            feature["labels"][feature["places"]] = np.array(example.tags, np.int32)[feature["words"]]
-        return feature
+    def _encoded(self, words: Sequence[str], truncation: bool = True) -> Any:
+        # Not verbose: transformers would warn that a sentence is longer than a row, which no row will hold.
+        settings = {"truncation": truncation, "max_length": self.max_length, "verbose": False}
+        return self.tokenizer([list(words)], is_split_into_words=True, **settings)
 
     def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
         return dict(DataCollatorForTokenClassification(self.tokenizer)(features))
@@ -100,14 +71,26 @@ class Tags(Kind[TagExample, list[int]]):
     def references(self, examples: Sequence[TagExample]) -> list[Any]:
         return [list(example.tags or ()) for example in examples]
 
-    def label_ids(self, examples: Sequence[TagExample]) -> list[int]:
-        return [tag for tags in self.references(examples) for tag in tags]
 
-    def constant_prediction(self, example: TagExample, label: int) -> list[int]:
-        return [label] * len(example.words)
+def feature_of(example: TagExample, first: int, encoding: Any) -> Feature:
+    """Return the feature of a part of an example. first: the index of its first word. encoding: of its words.
 
-    def written(self, prediction: list[int]) -> list[str]:
-        return [self.labels[tag] for tag in prediction]
+    It has `words`, int32 (W,), their indices in the sentence, and `places`, int32 (W,), those of their first tokens in
+    the row.
+    """
+    # If a word has several tokens, the first one carries its tag. Special tokens belong to no word.
+    place_of: dict[int, int] = {}
+    for place, word in enumerate(encoding.word_ids(0)):
+        if word is not None:
+            place_of.setdefault(first + word, place)
+
+    (feature,) = rows_of(encoding)
+    feature["words"] = np.array(list(place_of.keys()), np.int32)
+    feature["places"] = np.array(list(place_of.values()), np.int32)
+    if example.tags is not None:
+        feature["labels"] = np.full(len(feature["input_ids"]), IGNORED, np.int32)
+        feature["labels"][feature["places"]] = np.array(example.tags, np.int32)[feature["words"]]
+    return feature
 
 
 def parts(pieces: Sequence[int], room: int) -> Iterator[tuple[int, int]]:

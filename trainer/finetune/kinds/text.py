@@ -23,7 +23,7 @@ CHOICES = "choices"
 """The input with the number of choices of each feature, which the loss takes and the model does not."""
 
 
-class _OneLabel(Kind[Any, PredictedLabel]):
+class _OneLabel(Kind):
     """Predicts one label or position for each example, whose feature has a logit for each of them."""
 
     def predictions(
@@ -33,12 +33,6 @@ class _OneLabel(Kind[Any, PredictedLabel]):
 
     def references(self, examples: Sequence[Any]) -> list[Any]:
         return [example.label for example in examples]
-
-    def label_ids(self, examples: Sequence[Any]) -> list[int]:
-        return self.references(examples)
-
-    def constant_prediction(self, example: Any, label: int) -> PredictedLabel:
-        return PredictedLabel(label)
 
 
 class Classification(_OneLabel):
@@ -63,25 +57,17 @@ class Classification(_OneLabel):
     def logits_of(self, feature: Feature, logits: Floats) -> Floats:
         return logits
 
-    def written(self, prediction: PredictedLabel) -> str:
-        return self.labels[prediction]
-
 
 class Regression(Classification):
     """Predicts a number for a text or a pair of texts, trained with the squared error."""
 
     fixed_outputs = 1
+    has_classes = False
 
     def predictions(
         self, examples: Sequence[TextExample], features: Sequence[Feature], logits: Sequence[Floats]
     ) -> list[Any]:
         return [float(logits_C[0]) for logits_C in logits]
-
-    def label_ids(self, examples: Sequence[TextExample]) -> list[int]:
-        return []
-
-    def written(self, prediction: float) -> Any:
-        return prediction
 
 
 class Choice(_OneLabel):
