@@ -22,6 +22,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from itertools import chain
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -44,7 +45,7 @@ from trainer.finetune.kinds.kind import TARGETS
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
 from trainer.finetune.opening import first_line, quiet_transformers
 from trainer.finetune.results import write_metrics
-from trainer.finetune.scores import finished, score
+from trainer.finetune.scores import score
 from trainer.finetune.seed_events import SeedEvents, diverged
 from trainer.finetune.task import DEV
 from trainer.logs import logger
@@ -95,7 +96,7 @@ class FinetuneTrainer(Trainer):
         self.job = job
         self.seed = seed
         self.folder = job.folder_of_seed(seed)
-        self.threshold: float | None = None
+        self.threshold = inf
         training = job.task.training
         self.batches = SeededBatches(job.train.lengths, training.batch, seed, training.group_by_length)
         super().__init__(
@@ -266,7 +267,7 @@ class FinetuneTrainer(Trainer):
         predictions = self.job.kind.predictions(examples.examples, examples.features, self._logits(examples))
         if name == DEV:
             self.threshold = self.job.threshold(predictions)
-        final = finished(predictions, self.threshold)
+        final = self.job.kind.final(predictions, self.threshold)
         scores = score(self.job.kind, examples.examples, final) if all(map(is_labeled, examples.examples)) else {}
         return scores, final
 

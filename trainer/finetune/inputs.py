@@ -161,10 +161,8 @@ def agreed(inputs: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """
     from trainer.distributed.collectives import differences_of, facts_of_code, listed, run_on_all_ranks
 
-    found = run_on_all_ranks(inputs)
-    code = run_on_all_ranks(facts_of_code)
-    values = [{key: repr(value) for key, value in flatten(of_rank).items()} for of_rank in found]
-    facts = [of_rank | of_code for of_rank, of_code in zip(values, code, strict=True)]
+    found = run_on_all_ranks(lambda: (inputs(), facts_of_code()))
+    facts = [{key: repr(value) for key, value in flatten(of_rank).items()} | code for of_rank, code in found]
     for key, ranks in differences_of(facts).items():
         groups = "; ".join(listed(of_value) for of_value in ranks.values())
         error = DataError(
@@ -172,4 +170,4 @@ def agreed(inputs: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         )
         error.everywhere = True
         raise error
-    return found[0]
+    return found[0][0]

@@ -87,15 +87,13 @@ class Job(Order):
     stop: StopAgreement
     watchdog: Watchdog
 
-    def threshold(self, predictions: Sequence[Any]) -> float | None:
+    def threshold(self, predictions: Sequence[Any]) -> float:
         """Return the null score above which a question gets no answer, given the predictions for the dev set.
 
-        Returns None if the task's kind is not span. It is infinite if all questions of the training set have an answer,
-        as in SQuAD 1.1. Otherwise it is the task's training.null_threshold, or, if that is "best", the threshold with
-        the best F1 on the dev set.
+        It is infinite if the training set has no question without an answer, as SQuAD 1.1 and other kinds than span.
+        Otherwise it is the task's training.null_threshold, or, if that is "best", the one with the best F1 on the dev
+        set.
         """
-        if self.task.kind != "span":
-            return None
         if not any(isinstance(example, SpanExample) and example.is_impossible for example in self.train.examples):
             return inf
         if self.task.training.null_threshold != "best":

@@ -56,7 +56,7 @@ def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -
 
     A label or a choice has its probability as `score`.
 
-    final: predictions as `scores.finished` returns them.
+    final: predictions as `Kind.final` returns them.
     """
     lines = []
     for example, prediction in zip(job.others[name].examples, final, strict=True):

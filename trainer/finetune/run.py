@@ -205,7 +205,7 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
         epoch=trainer.best_epoch,
         epochs=trainer.epochs,
         scores=scores,
-        threshold=trainer.threshold if trainer.threshold is not None and isfinite(trainer.threshold) else None,
+        threshold=trainer.threshold if isfinite(trainer.threshold) else None,
         seconds=trainer.seconds,
     )
     run_on_rank_0(lambda: write_model(folder, trainer.model, job.folder, job.task.kind))

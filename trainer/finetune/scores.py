@@ -30,7 +30,7 @@ def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
 def score(kind: Kind, examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
     """Return the task's metrics by name, in the task's order. All examples must have labels.
 
-    final: predictions as `finished` returns them.
+    final: predictions as `Kind.final` returns them.
     For tasks with SQuAD's metrics in which some questions have no answer, the scores of answerable and of unanswerable
     questions follow, under the names that SQuAD's evaluation script uses.
     """
@@ -40,17 +40,6 @@ def score(kind: Kind, examples: Sequence[Example], final: Sequence[Any]) -> dict
     if not SQUAD_METRICS.isdisjoint(kind.task.metrics):
         scores |= scores_of_parts(final, references)
     return scores
-
-
-def finished(predictions: Sequence[Any], threshold: float | None) -> list[Any]:
-    """Return predictions in the form that metrics take: for spans, the text, or "" above the threshold.
-
-    threshold: the null score above which a question gets no answer; None for kinds other than span, whose predictions
-    are returned unchanged.
-    """
-    if threshold is None:
-        return list(predictions)
-    return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
 
 
 def label_counts(kind: Kind, train: Sequence[Example]) -> Counter[int]:

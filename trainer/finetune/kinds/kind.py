@@ -117,7 +117,11 @@ class Kind(ABC):
 
     @abstractmethod
     def predictions(self, examples: Sequence[Any], features: Sequence[Feature], logits: Sequence[Floats]) -> list[Any]:
-        """Return the prediction of each example, in the form that metrics take. logits: of each feature."""
+        """Return the prediction of each example. logits: of each feature."""
+
+    def final(self, predictions: Sequence[Any], threshold: float) -> list[Any]:
+        """Return predictions in the form that metrics take. threshold: as `Job.threshold` returns it."""
+        return list(predictions)
 
     @abstractmethod
     def references(self, examples: Sequence[Any]) -> list[Any]:

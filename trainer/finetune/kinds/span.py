@@ -165,6 +165,9 @@ class Spans(Kind):
             for example, span, null_logit in zip(examples, best_spans, null_logits, strict=True)
         ]
 
+    def final(self, predictions: Sequence[Prediction], threshold: float) -> list[Any]:
+        return [prediction.text if prediction.null_score <= threshold else "" for prediction in predictions]
+
     def references(self, examples: Sequence[SpanExample]) -> list[Any]:
         return [[answer.text for answer in example.answers] for example in examples]
 
