@@ -8,17 +8,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain, islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, without_times
+from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, text_columns, without_times
 from pipeline.readers.csv_rows import NAMED_DELIMITER
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
 from pipeline.readers.members import ranges_in
-from pipeline.readers.nested_keys import EACH, is_text, nested_texts
+from pipeline.readers.nested_keys import EACH, ELEMENTS, is_text, name_of, nested_texts, path_of, to_documents
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import RecordOptions
@@ -48,26 +48,49 @@ LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no h
 ROWS = 50  # that are looked at
 MEMBERS = 50  # of an archive that are read for tables
 
+SMALL_SHARE = 0.05
+"""Share of all bytes below which files of one object are settings of programs, and not the text of a folder."""
+
+MANY_FILES = 10
+
 # Texts under a dotted key of one object are at least so long on average, and so much of its characters. Names and
 # messages of programs are shorter, and examples in a specification are a small part of it.
 _PROSE_CHARACTERS = 50
 _PROSE_SHARE = 1 / 8
+_WORD = 20  # characters; a longer string without blanks is prose of a language without them
+
+
+class _Found(NamedTuple):
+    """The key of a file's text. length: characters that a row has under it. is_one: the file is one object."""
+
+    key: str
+    length: float
+    is_one: bool
 
 
 def text_keys(ranges: list[FileRange], most: int) -> str:
     """Return the keys of all texts as alternatives: "text" first, then those of the longest texts.
 
-    So the key of a file comes before those of its labels and titles that are the only text in others. most: how many
-    files are read.
+    So the key of a file comes before those of its labels and titles that are the only text in others. Many files of one
+    object are a document each, the elements of a list in few files are. most: how many files are read.
     """
     lengths: dict[str, float] = defaultdict(float)
+    files: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     tables = [one for one in ranges if one.format in ROWS_OF or one.reader.members]
-    for file_range in tables[:: -(-len(tables) // most) or 1]:
+    opened = tables[:: -(-len(tables) // most) or 1]
+    for file_range in opened:
         with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
-            for one in _tables_in(file_range):
-                key, length = _key_and_length(one)
-                lengths[key] = max(lengths[key], length)
-    return "|".join(sorted(lengths, key=lambda key: (key != "text", -lengths[key], key))) or "text"
+            for found in map(_found, _tables_in(file_range)):
+                lengths[found.key] = max(lengths[found.key], found.length)
+                files[found.key] += found.is_one
+                sizes[found.key] += file_range.size
+
+    some = sum(one.size for one in ranges) * len(opened) / max(1, len(tables))
+    keys = [key for key in lengths if not files[key] or key == "text" or sizes[key] >= SMALL_SHARE * some]
+    keys.sort(key=lambda key: (key != "text", EACH in key, -lengths[key], key))
+    whole = [key.replace(ELEMENTS, "") if files[key] >= MANY_FILES else key for key in keys]
+    return "|".join(dict.fromkeys(whole)) or "text"
 
 
 def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
@@ -81,17 +104,19 @@ def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
 
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
-    return _key_and_length(file_range)[0]
+    return _found(file_range).key
 
 
-def _key_and_length(file_range: FileRange) -> tuple[str, float]:
-    """Return the key of the text, and how many characters a row has under it."""
+def _found(file_range: FileRange) -> _Found:
     rows = list(islice(ROWS_OF[file_range.format](file_range), ROWS))
     nested: Counter[str] = Counter()
     is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
     if file_range.format != "csv":
         nested = _nested_lengths(rows, is_one)
         rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
+    if file_range.format in ("parquet", "arrow"):
+        names = text_columns(_schema(file_range))
+        nested = Counter({name: length for name, length in nested.items() if name in names})
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
 
     usual = [name for name in USUAL if lengths[name]]
@@ -101,18 +126,30 @@ def _key_and_length(file_range: FileRange) -> tuple[str, float]:
         usual, most = [name for name in usual if name != "description"], []
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
     key = (usual or longer or most or ["text"])[0]
-    return key, max(lengths[key], nested[key]) / max(len(rows), 1)
+    return _Found(key, max(lengths[key], nested[key]) / max(len(rows), 1), is_one)
+
+
+def _schema(file_range: FileRange) -> pa.Schema:
+    with open_range(file_range.file) as opened:
+        if file_range.format == "arrow":
+            return open_arrow(opened, file_range.display_path).schema
+        return open_parquet(opened, file_range.display_path).schema_arrow
 
 
 def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:
-    """Return how many characters of prose are under dotted keys. is_one: leave out what settings may hold, too."""
+    """Return how many characters of prose are under names that lead into others.
+
+    is_one: the first list on the way is marked, and what settings may hold, too, is left out.
+    """
     texts: dict[str, list[str]] = {}
     characters = 0
-    for name, strings in chain.from_iterable(nested_texts(row).items() for row in rows):
+    for name, strings in chain.from_iterable(nested_texts(row, is_one).items() for row in rows):
         characters += sum(map(len, strings))
-        if not is_one and name.count(".") == 1:
-            name = name.removesuffix(f".{EACH}")  # the strings of a list are paragraphs
-        if _last_word(name) not in NO_TEXT:
+        if _last_word(name) not in NO_TEXT | LABELS:
+            if is_one:
+                path = path_of(name)
+                first = to_documents(path)
+                name = name_of(first + tuple(step for step in path[len(first) :] if step != ELEMENTS))
             texts.setdefault(name, []).extend(filter(_is_prose, strings))
 
     lengths = Counter({name: sum(map(len, prose)) for name, prose in texts.items() if prose})
@@ -130,7 +167,7 @@ def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:
 
 
 def _is_prose(value: str) -> bool:
-    return not _is_number_or_url(value) and (" " in value or not value.isascii())
+    return not _is_number_or_url(value) and (" " in value or (len(value) > _WORD and not value.isascii()))
 
 
 def _last_word(name: str) -> str:

@@ -350,10 +350,10 @@ def open_metrics(
             with keep_running("What is trained"):
                 announce_training(phase, folders, model, state.step, context.known_length)
         metrics = MetricsLog(run.folder, state.step, context.known_length, evaluated)
+        opened.append(metrics)
         metrics.objective = phase.recipe.objective.kind
         metrics.mfu_of_one_token = mfu_of_one_token(phase.recipe, folders, dist.get_world_size())
         metrics.tell = tell_monitors
-        opened.append(metrics)
 
     run_on_rank_0(write_and_open)
     return opened[0] if opened else None

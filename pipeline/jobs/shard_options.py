@@ -244,7 +244,7 @@ def _chosen_filters(job: ShardJob) -> Thresholds:
     return chosen
 
 
-# Warnings
+# Checks and warnings
 
 
 def check_inputs_are_outside(output: str, listing: Listing) -> None:

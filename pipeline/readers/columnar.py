@@ -67,29 +67,27 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
     Raises DataError unless each is the name of exactly one column of strings, lists of strings, bytes or nulls, and at
     most one column is called `source`. A column of type null has no texts.
     """
-    text_columns = [field.name for field in schema if _is_text(field.type)]
-    text_columns += [
-        name for field in schema if not _is_text(field.type) for name in _strings_in(field.type, field.name)
-    ]
-    wanted = wanted_keys(text_key, [*schema.names, *text_columns])
+    texts = text_columns(schema)
+    wanted = wanted_keys(text_key, [*schema.names, *texts])
     for name in (*wanted, "source"):
-        count = schema.names.count(name)
+        column = _column_of(schema, name)
+        count = schema.names.count(column)
         if count > 1:
             raise DataError(
-                f"{path} has {count} columns called {name!r}, so it is not clear which one to read. "
+                f"{path} has {count} columns called {column!r}, so it is not clear which one to read. "
                 "Rename all but one of them."
             )
 
     for name in wanted:
-        if name in text_columns or (name in schema.names and pa.types.is_null(schema.field(name).type)):
+        if name in texts or (name in schema.names and pa.types.is_null(schema.field(name).type)):
             continue
 
-        if text_columns:
-            advice = f"give --text_key {'one of ' if len(text_columns) > 1 else ''}{_listed(text_columns)}"
+        if texts:
+            advice = f"give --text_key {'one of ' if len(texts) > 1 else ''}{_listed(texts)}"
             if path.endswith((".csv", ".tsv", ".tab", ".txt")):
                 advice = f"{advice}, or add a first row with names if there is none"
             if "|" not in text_key and "," not in text_key:
-                advice += f", or '{text_key}|{text_columns[0]}' if other files have {name!r}"
+                advice += f", or '{text_key}|{texts[0]}' if other files have {name!r}"
         else:
             advice = "it has no column of strings at all"
         raise DataError(f"{path} has no text column {name!r}; {advice}.")
@@ -103,15 +101,31 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(is_type(kind) for is_type in _IS_TEXT)
 
 
+def text_columns(schema: pa.Schema) -> list[str]:
+    """Return the names of the columns that hold texts, and the dotted ones of strings and lists of them in others."""
+    plain = [field.name for field in schema if _is_text(field.type)]
+    return plain + [name for field in schema if "." not in field.name for name in _strings_in(field.type, field.name)]
+
+
 def _strings_in(kind: pa.DataType, name: str) -> Iterator[str]:
-    """Yield the dotted names of the strings, and lists of them, in the values of a column."""
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if _is_list(kind):
         kind = kind.value_type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+            yield name
     if pa.types.is_struct(kind):
-        for field in kind.fields:
+        for field in filter(lambda field: "." not in field.name, kind.fields):
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type) or pa.types.is_null(field.type):
+                yield f"{name}.{field.name}"
             yield from _strings_in(field.type, f"{name}.{field.name}")
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        yield name
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
+
+
+def _column_of(schema: pa.Schema, name: str) -> str:
+    """Return the name of the column in which a dotted name leads to texts."""
+    return name if name in schema.names else name.partition(".")[0]
 
 
 def without_times(rows: Any) -> Any:
@@ -128,7 +142,7 @@ def _listed(names: list[str]) -> str:
 def read_columns(schema: pa.Schema, wanted: tuple[str, ...]) -> list[str]:
     """Return the names of all columns to read: those of the text, and that of the source if there is one."""
     has_source = "source" in schema.names and "source" not in wanted
-    columns = [name if name in schema.names else name.partition(".")[0] for name in wanted]
+    columns = [_column_of(schema, name) for name in wanted]
     return list(dict.fromkeys([*columns, "source"] if has_source else columns))
 
 
@@ -167,10 +181,17 @@ def _column(batch: pa.RecordBatch, name: str) -> Any:
     """Return a column of texts: that with this name, or made of what the dotted name leads to."""
     path = (name,) if name in batch.schema.names else tuple(name.split("."))
     column = batch.column(path[0])
+    for number, step in enumerate(path[1:], 1):
+        if not pa.types.is_struct(column.type):
+            path = path[number:]
+            break
+        column = pc.struct_field(column, step)  # type: ignore[attr-defined]
+    else:
+        path = ()
     if not pa.types.is_nested(column.type):
         return column
     slices = (column.slice(start, MAX_ROWS).to_pylist() for start in range(0, len(column), MAX_ROWS))
-    return pa.array([joined_at(value, path[1:]) for values in slices for value in values], pa.large_string())
+    return pa.array([joined_at(value, path) for values in slices for value in values], pa.large_string())
 
 
 class _TextColumn:

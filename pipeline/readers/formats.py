@@ -262,7 +262,7 @@ def advice_on(reason: str, source: str = "") -> str:
     if source == "pdf" and reason.endswith("without text"):
         return ": its pages may be pictures, of which a program such as ocrmypdf makes text"
     if source == "json" and reason.endswith("without text"):
-        return ": no text under its key (--text_key of `shard`, which may lead into others: --text_key data.text)"
+        return ": no text under its key (--text_key of `shard`, which may lead into others, as in data[].text)"
     if source in ("jsonl", "csv", "parquet", "arrow") and reason.endswith("without text"):
         return ": no text under its key (--text_key of `shard`); words with labels are for `clozeline finetune`"
     return next((f": {advice[0].lower()}{advice[1:]}" for name, advice in _ADVICE.items() if reason.endswith(name)), "")

@@ -1,6 +1,6 @@
 """Reads JSON that is not JSON lines: arrays, and objects over several lines. A document for each element and object.
 
-Where a dotted key of --text_key leads from an object into a list, each element of that is a document, too.
+Where a key of --text_key leads from an object into a list with `[]`, each element of that is a document, too.
 
 Where a value begins and ends is seen from its brackets and strings alone, a block of the file at a time, so that memory
 is bounded for lists of any length. Each value is then read like a line of JSON lines. Where a bracket or a quote is
@@ -28,7 +28,7 @@ from pipeline.readers.jsonl import (
     load_json,
     parse_json_line,
 )
-from pipeline.readers.nested_keys import EACH, Path, is_text, paths_of, with_nested
+from pipeline.readers.nested_keys import EACH, ELEMENTS, Path, is_text, paths_of, to_documents, with_nested
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import HEAD_BYTES
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, wanted_keys
@@ -45,10 +45,12 @@ _LONGEST_KEY = 1000
 _BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
 _MARK = re.compile(rb'["\[\]{},]')
 _BRACKET = re.compile(rb'["\[\]{}]')
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*(?:"|\Z)|[\[\]{},]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _KEY = re.compile(rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*', re.DOTALL)
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
+_MEMBER_LINE = re.compile(rb'\n([ \t]*)"(?:[^"\\]|\\.)*"\s*:\s*(\{)')
+_NEXT_KEY = re.compile(rb',\s*"(?:[^"\\]|\\.)*"\s*:\s*\Z')
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
@@ -84,16 +86,17 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
         blocks = utf8_chunks(stream.file, file_range.encoding)
 
     first = next(blocks, b"")
-    paths = _paths_in(first[:HEAD_BYTES], options.text_key)
+    names, walked = _streamed(first[:HEAD_BYTES], options.text_key)
 
     has_text = False
     try:
-        for record in _parsed(chain([first], blocks), options, paths):
+        for record, is_element in _parsed(chain([first], blocks), options, names, walked):
             if record.source == "jsonl":
                 record = replace(record, source="json")
             has_text = has_text or isinstance(record, Record)
             if isinstance(record, Rejected):
-                has_none = not has_text and (record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT)
+                may_have_none = is_element or not has_text
+                has_none = may_have_none and (record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT)
                 record = replace(record, reason=WITHOUT_TEXT if has_none else record.reason.replace("line", "value", 1))
             yield record
     except UnclosedError as error:
@@ -103,34 +106,49 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
         ) from error
 
 
-def _paths_in(head: bytes, text_key: str) -> tuple[Path, ...]:
-    """Return the dotted keys of --text_key that hold for a file: those of the alternative that its first object has."""
+def _streamed(head: bytes, text_key: str) -> tuple[list[str], Path]:
+    """Return the names of --text_key whose texts are in the elements of one list of a file, and the path to that list.
+
+    They are all names of the alternative that holds for the file's first object; if that begins with none of them,
+    those whose lists are the same one. Otherwise both are empty, and an object is read as a whole.
+    """
     paths = paths_of(text_key)
     first = next(objects_of(head), None) if paths else None
     if first is None:
-        return paths
-    wanted = wanted_keys(text_key, with_nested(first, text_key))
-    return tuple(path for path in paths if ".".join(path) in wanted)
+        return [], ()
+    fields = with_nested(first, text_key)
+    names = [*wanted_keys(text_key, fields)]
+    if fields.keys().isdisjoint(names):
+        names = [name for name, path in paths.items() if to_documents(path)]
+    lists = {to_documents(paths.get(name, ())) for name in names}
+    return (names, lists.pop()) if len(lists) == 1 else ([], ())
 
 
-def _parsed(blocks: Iterable[bytes], options: RecordOptions, paths: tuple[Path, ...]) -> Iterator[Record | Rejected]:
-    key, limit = options.text_key, options.max_document_bytes
-    for offset, value, walked in json_values(blocks, limit, paths):
-        record = parse_json_line(value, key, offset, limit, walked)
+def _parsed(
+    blocks: Iterable[bytes], options: RecordOptions, names: list[str], walked: Path
+) -> Iterator[tuple[Record | Rejected, bool]]:
+    """Yield records, and whether each is of an element of the list at `walked`, which has only these names."""
+    limit = options.max_document_bytes
+    for offset, value, is_element in json_values(blocks, limit, walked):
+        key, path = (",".join(names), walked) if is_element else (options.text_key, ())
+        record = parse_json_line(value, key, offset, limit, path)
         is_damaged = isinstance(record, Rejected) and record.reason.startswith(NOT_JSON)
         if value is None or not is_damaged:
-            yield record
+            yield record, is_element
             continue
-        for start, end in pairwise([*_beginnings(value), len(value)]):
-            yield parse_json_line(value[start:end].rstrip(b", \t\r\n]"), key, offset + start, limit, walked)
+        is_member = path[-1:] == (EACH,)
+        for start, end in pairwise([*_beginnings(value, is_member), len(value)]):
+            piece = _NEXT_KEY.sub(b"", value[start:end]) if is_member else value[start:end]
+            yield parse_json_line(piece.rstrip(b", \t\r\n]"), key, offset + start, limit, path), is_element
 
 
-def _beginnings(value: bytes) -> list[int]:
+def _beginnings(value: bytes, is_member: bool) -> list[int]:
     """Return where values may begin in one that is damaged: at 0, and at the least indented lines with an object.
 
-    In a single line these are the objects that follow on another one and have the same first key.
+    In a single line these are the objects that follow on another one and have the same first key. is_member: the
+    objects have keys of their own before them.
     """
-    lines = list(_OBJECT_LINE.finditer(value))
+    lines = list((_MEMBER_LINE if is_member else _OBJECT_LINE).finditer(value))
     first_key = _FIRST_KEY.match(value)
     if not lines and first_key:
         following = re.compile(rb"\}\s*,\s*(\{\s*" + re.escape(first_key[1]) + rb"\s*:)")
@@ -170,38 +188,45 @@ def objects_of(head: bytes) -> Iterator[dict[str, Any]]:
 
 def _closed(value: bytes) -> bytes:
     """Return a value without its end up to the last element or member that is whole, and closed by brackets there."""
-    open_brackets = b""
-    end, closing = 0, b""
+    closing = bytearray()  # the last one first
+    end, closed = 0, b""
     for mark in _TOKEN.finditer(value):
         if mark[0] in b"[{":
-            open_brackets = (b"]" if mark[0] == b"[" else b"}") + open_brackets
+            closing += b"]" if mark[0] == b"[" else b"}"
         elif mark[0] in b"]}":
-            open_brackets = open_brackets[1:]
+            del closing[-1:]
         if mark[0] in b"[]{},":
             end = mark.start() if mark[0] == b"," else mark.end()
-            closing = open_brackets
-    return value[:end] + closing
+            closed = bytes(closing)
+    return value[:end] + closed[::-1]
 
 
-def json_values(
-    blocks: Iterable[bytes], max_bytes: int, paths: tuple[Path, ...] = ()
-) -> Iterator[tuple[int, bytes | None, Path]]:
-    """Yield the offset and the bytes of each value: of the elements of a list, and of what is in no list.
+def json_values(blocks: Iterable[bytes], max_bytes: int, walked: Path = ()) -> Iterator[tuple[int, bytes | None, bool]]:
+    """Yield the offset and the bytes of each value: of the elements of an array, and of what is in no array.
 
-    blocks: a file in UTF-8, in parts of any size. paths: on which lists in objects are found. The keys that led to one
-    are the last value. The bytes are None above max_bytes. What is no JSON is part of a value, or one. Raises
-    UnclosedError.
+    blocks: a file in UTF-8, in parts of any size. walked: a path to a list or an object; in place of the object around
+    it, its values are yielded, each with True, or {} if there are none. The bytes are None above max_bytes.
+    What is no JSON is part of a value, or one. Raises UnclosedError.
     """
-    ends = _Ends(paths)
+    ends = _Ends(walked)
     value = bytearray()
-    offset = size = position = 0
+    offset = size = position = elements = 0
     for block in blocks:
         start = 0
-        for end, next_start, walked in ends.find(block):
+        for end, next_start, kind in ends.find(block):
             size += end - start
             value += block[start : min(end, start + max_bytes + 1)]
-            if walked is not None:
-                yield from _stripped(offset, value, size, max_bytes, walked)
+            if kind == "element" and walked[-1] == EACH and (key := _KEY.match(value)):
+                del value[: key.end()]
+                offset, size = offset + key.end(), size - key.end()
+            if kind in ("value", "element"):
+                for one in _stripped(offset, value, size, max_bytes):
+                    yield *one, kind == "element"
+                    elements += kind == "element"
+            elif kind == "end":
+                if not elements:
+                    yield position + next_start, b"{}", True
+                elements = 0
             value.clear()
             size, start, offset = 0, next_start, position + next_start
         size += len(block) - start
@@ -209,21 +234,17 @@ def json_values(
         position += len(block)
     if ends.are_missing and size > max_bytes:
         raise UnclosedError(offset)
-    yield from _stripped(offset, value, size, max_bytes, ends.walked)
+    for one in _stripped(offset, value, size, max_bytes):
+        yield *one, ends.is_in_elements
 
 
-def _stripped(
-    offset: int, value: bytearray, size: int, max_bytes: int, walked: Path
-) -> Iterator[tuple[int, bytes | None, Path]]:
+def _stripped(offset: int, value: bytearray, size: int, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:
     if offset == 0 and value.startswith(BYTE_ORDER_MARK):
         del value[: len(BYTE_ORDER_MARK)]
         offset = len(BYTE_ORDER_MARK)
-    if walked[-1:] == (EACH,) and (key := _KEY.match(value)):
-        del value[: key.end()]
-        offset += key.end()
     stripped = value.lstrip()
     if stripped:
-        yield offset + len(value) - len(stripped), bytes(stripped.rstrip()) if size <= max_bytes else None, walked
+        yield offset + len(value) - len(stripped), bytes(stripped.rstrip()) if size <= max_bytes else None
 
 
 def _string(inside: bytes | bytearray) -> str:
@@ -244,19 +265,18 @@ class UnclosedError(ValueError):
 class _Ends:
     """Finds where values end, in a file that comes in blocks.
 
-    paths: on which lists are found whose elements are values, in place of the object around them.
+    path: to a list or an object whose values are meant, in place of the object around it; () if there is none.
     """
 
-    def __init__(self, paths: tuple[Path, ...]) -> None:
-        self._paths = paths
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._walked = 0  # steps of the path that led to the brackets that are open
         self._depth = 0  # open brackets
         self._in_list = 0  # how many of these are open between the values of a list
         self._in_string = False
         self._is_escaped = False  # the first byte of the next block
-        self._key = bytearray()  # the last string in an object on a path
+        self._key = bytearray()  # the last string in an object on the path
         self._has_list = False  # in the outermost object
-        self.walked: Path = ()
-        """The keys on a path that lead to the brackets that are open."""
 
     @property
     def are_missing(self) -> bool:
@@ -264,11 +284,20 @@ class _Ends:
         return self._in_string or self._depth > self._in_list
 
     @property
-    def _is_on_path(self) -> bool:
-        return bool(self._paths) and self._depth == len(self.walked) + 1
+    def is_in_elements(self) -> bool:
+        """Whether the values are now those of the list at the end of the path."""
+        return self._has_list and self._in_list > 0
 
-    def find(self, block: bytes) -> Iterator[tuple[int, int, Path | None]]:
-        """Yield where a value ends, where the next one begins, and the keys to the list; None if it is no value."""
+    @property
+    def _is_on_path(self) -> bool:
+        return bool(self._path) and self._depth == self._walked + 1
+
+    def find(self, block: bytes) -> Iterator[tuple[int, int, str]]:
+        """Yield where a value ends, where the next one begins, and the kind of what has ended.
+
+        It is "value", "element" of the list at the end of the path, "end" of the object around that list, or "skipped",
+        what stands before it.
+        """
         position = 0
         while True:
             if self._in_string:
@@ -284,51 +313,52 @@ class _Ends:
                 if not self._in_list:
                     self._key.clear()
             elif mark[0] == b"," and self._depth == self._in_list:
-                yield mark.start(), position, self.walked
+                yield mark.start(), position, "element" if self._has_list else "value"
             elif mark[0] in b"[{":
                 if not self._in_list and self._begins_list(mark[0]):
-                    yield mark.start(), position, None if self.walked else ()
+                    yield mark.start(), position, "skipped" if self._has_list else "value"
                 self._depth += 1
             elif mark[0] in b"]}":
-                self._depth = max(0, self._depth - 1)
-                if self._depth < self._in_list:
-                    yield mark.start(), position, self.walked
-                    self._in_list = 0
-                elif self._depth == 0:
-                    yield position, position, None if self._has_list else ()
-                if not self._in_list:
-                    self.walked = self.walked[: max(0, self._depth - 1)]
-                self._has_list = self._has_list and self._depth > 0
+                yield from self._close(mark.start(), position)
+
+    def _close(self, start: int, position: int) -> Iterator[tuple[int, int, str]]:
+        self._depth = max(0, self._depth - 1)
+        if self._depth < self._in_list:
+            yield start, position, "element" if self._has_list else "value"
+            self._in_list = 0
+            if self._depth == 0 and self._has_list:
+                yield position, position, "end"
+        elif self._depth == 0:
+            yield position, position, "end" if self._has_list else "value"
+        if not self._in_list:
+            self._walked = min(self._walked, max(0, self._depth - 1))
+        self._has_list = self._has_list and self._depth > 0
 
     def _begins_list(self, bracket: bytes) -> bool:
-        """Follow the paths to a bracket that opens. Return whether the values of a list begin behind it."""
-        if self._depth:
-            if not self._is_on_path:
-                return False
-            key = _string(self._key)
-            if not self._leads_to(key):
-                return False
-            self.walked += (key,)
-        is_list = bracket == b"["
-        if (self._depth or not is_list) and self._leads_to(EACH):
-            self.walked += (EACH,)
-            is_list = True
-        if is_list:
-            self._in_list = self._depth + 1
-            self._has_list = True
-        return is_list
+        """Follow the path to a bracket that opens. Return whether the values of a list begin behind it."""
+        if self._depth == 0 and bracket == b"[":
+            self._in_list = 1
+            return True
+        if not self._path or (self._depth and not self._is_on_path):
+            return False
 
-    def _leads_to(self, key: str) -> bool:
-        """Return whether a key is the next one of a path that goes on behind it, or a list is to be entered."""
-        size = len(self.walked) + 1
-        return any(path[:size] == (*self.walked, key) and (key == EACH or path[size:]) for path in self._paths)
+        if self._depth:
+            if self._walked == len(self._path) - 1 or _string(self._key) != self._path[self._walked]:
+                return False
+            self._walked += 1
+        opens = b"[" if self._path[-1] == ELEMENTS else b"{"
+        if self._walked < len(self._path) - 1 or bracket != opens:
+            return False
+        self._in_list = self._depth + 1
+        self._has_list = True
+        return True
 
     def _after_string(self, block: bytes, position: int) -> int:
         """Return the place after a string's closing quote, or the end of the block."""
         found = _IN_STRING.match(block, position + self._is_escaped)
         end = found.end() if found else len(block)
-        if not self._in_list and self._is_on_path and len(self._key) < _LONGEST_KEY:
-            self._key += block[position:end]
         self._is_escaped = end < len(block) and block[end : end + 1] == b"\\"  # the last byte of the block
+        if not self._in_list and self._is_on_path and len(self._key) < _LONGEST_KEY:
+            self._key += block[position : end + self._is_escaped]
         self._in_string = end >= len(block) or self._is_escaped
         return end + 1

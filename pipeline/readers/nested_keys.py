@@ -1,7 +1,8 @@
 """Keys of --text_key that lead into the objects and lists of JSON, and into columns of tables with such values.
 
 `a.b` is what is under `b` in the object under `a`. A list under `a` stands for its elements: `a.b` is then the texts
-under `b` in all of them. The key `*` is each value of an object whose keys are names, and each element of a list.
+under `b` in all of them, as paragraphs of one document. In a file of one object `a[].b` makes each element of the list
+a document, and `*.b` each value of an object whose keys are names.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from typing import Any
 
 from pipeline.readers.record import joined, names_in
 
+ELEMENTS = "[]"
 EACH = "*"
-_NOT_IN_NAMES = frozenset(".,|*")
+_NOT_IN_NAMES = frozenset(".,|*[]")
 _MAP_SIZE = 3  # with fewer values the keys of an object are taken for those of fields
 
 Path = tuple[str, ...]
-"""The keys of a dotted one."""
+"""The steps of such a key: keys of objects, ELEMENTS and EACH."""
 
 
 def is_text(value: Any) -> bool:
@@ -26,19 +28,39 @@ def is_text(value: Any) -> bool:
 
 
 @lru_cache
-def paths_of(text_key: str) -> tuple[Path, ...]:
-    """Return the keys of --text_key that lead into other values."""
-    return tuple(tuple(name.split(".")) for name in names_in(text_key) if "." in name or name == EACH)
+def paths_of(text_key: str) -> dict[str, Path]:
+    """Return the names in --text_key that lead into other values, with their paths."""
+    names = [name for name in names_in(text_key) if "." in name or name == EACH or name.endswith(ELEMENTS)]
+    return {name: path_of(name) for name in names}
+
+
+def path_of(name: str) -> Path:
+    """Return the steps of a name. Example: `"data[].text"` -> `("data", "[]", "text")`."""
+    steps = []
+    for key in name.split("."):
+        is_list = key.endswith(ELEMENTS) and key != ELEMENTS
+        steps += [key.removesuffix(ELEMENTS), ELEMENTS] if is_list else [key]
+    return tuple(steps)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a path. Example: `("data", "[]", "text")` -> `"data[].text"`."""
+    return ".".join(path).replace(f".{ELEMENTS}", ELEMENTS)
+
+
+def to_documents(path: Path) -> Path:
+    """Return the first steps of a path, up to the list or object whose values are documents; () if there is none."""
+    steps = [step in (ELEMENTS, EACH) for step in path]
+    return path[: steps.index(True) + 1] if any(steps) else ()
 
 
 def with_nested(value: Any, text_key: str, walked: Path = ()) -> Any:
-    """Return a value of JSON; an object with the texts to which dotted keys lead under these keys, too.
+    """Return a value of JSON; an object with the texts to which such keys lead under these keys, too.
 
-    walked: the first keys of the path on which the value was found. What is no object there becomes one.
+    walked: the first steps of the path on which the value was found. What is no object there becomes one.
     """
     found = {}
-    for path in paths_of(text_key):
-        name = ".".join(path)
+    for name, path in paths_of(text_key).items():
         if path[: len(walked)] != walked or (isinstance(value, dict) and name in value):
             continue
         text = joined_at(value, path[len(walked) :])
@@ -52,36 +74,44 @@ def with_nested(value: Any, text_key: str, walked: Path = ()) -> Any:
 def joined_at(value: Any, path: Path) -> str | None:
     """Return the texts to which a path leads from a value, as paragraphs; None if there are none."""
     values = [value]
-    for key in path:
-        values = [inner for outer in values for inner in _under(outer, key)]
+    for step in path:
+        values = [inner for outer in values for inner in _under(outer, step)]
     texts = [text if isinstance(text, str) else joined(text) for text in values if is_text(text)]
     return joined(texts) if texts else None
 
 
-def _under(value: Any, key: str) -> Iterator[Any]:
-    if key == EACH and isinstance(value, (list, dict)):
-        yield from value if isinstance(value, list) else value.values()
-        return
-    for element in value if isinstance(value, list) else [value]:
-        if isinstance(element, dict) and key in element:
-            yield element[key]
+def _under(value: Any, step: str) -> Iterator[Any]:
+    if step == ELEMENTS:
+        yield from value if isinstance(value, list) else [value]
+    elif step == EACH and isinstance(value, (list, dict)):
+        yield from value.values() if isinstance(value, dict) else value
+    else:
+        for element in value if isinstance(value, list) else [value]:
+            if isinstance(element, dict) and step in element:
+                yield element[step]
 
 
-def nested_texts(value: Any) -> dict[str, list[str]]:
-    """Return the strings in a value of JSON by the dotted keys that lead to them."""
+def nested_texts(value: Any, marks_lists: bool = False) -> dict[str, list[str]]:
+    """Return the strings in a value of JSON by the names that lead to them, if these lead into other values.
+
+    marks_lists: a list on the way is ELEMENTS in the names, where it may be left out otherwise.
+    """
     found: dict[str, list[str]] = {}
     inner: list[tuple[Path, Any]] = [((), value)]
     while inner:
         path, value = inner.pop()
-        if isinstance(value, str) and len(path) > 1:
-            found.setdefault(".".join(path), []).append(value)
-        elif isinstance(value, list):
-            is_entered = (len(path) == 1 and is_text(value)) or any(isinstance(element, list) for element in value)
-            inner += [((*path, EACH) if is_entered else path, element) for element in reversed(value)]
+        if isinstance(value, list):
+            is_marked = marks_lists or any(isinstance(element, list) for element in value)
+            path = (*path, ELEMENTS) if is_marked and path else path
+            if is_text(value) and len(path) > 1:
+                found.setdefault(name_of(path), []).extend(value)
+            inner += [(path, element) for element in reversed(value) if not isinstance(element, str)]
         elif isinstance(value, dict):
             is_map = _has_names_for_keys(value)
             keys = [key for key in reversed(value) if is_map or _NOT_IN_NAMES.isdisjoint(key)]
             inner += [((*path, EACH if is_map else key), value[key]) for key in keys]
+        elif isinstance(value, str) and len(path) > 1:
+            found.setdefault(name_of(path), []).append(value)
     return found
 
 

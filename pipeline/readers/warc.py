@@ -70,7 +70,7 @@ END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
 MAX_HEADER_BYTES = 1 << 20
 """Maximum bytes of a header, of WARC or of HTTP. Browsers take 256 KB."""
 
-_FOLD = re.compile(rb"(?<![ \t])[ \t]*+\r?\n[ \t]+")  # a long value continues, as older writers fold it
+_FOLD = re.compile(rb"(?<![ \t])[ \t]*+\r?\n[ \t]+(?=[^ \t\r\n])")  # a long value continues, as older writers fold it
 _STATUS_LINE = re.compile(rb"HTTP/\d(?:\.\d)?[ \t]+(\d{3})\b")
 _CHUNK_SIZE = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,8})[ \t]*(?:;[^\n]*)?\r?\n")
 _CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)

@@ -366,7 +366,7 @@ def test_records_without_text_are_said_to_have_none(tmp_path: Path) -> None:
     (tmp_path / "sizes.json").write_text(json.dumps([{"sizes": [number, {"unit": "cm"}]} for number in range(9)]))
     (tmp_path / "a.txt").write_text("The river is long.\n")
     told = "\n".join(inspect_all([str(tmp_path)], 1))
-    assert "json without text: no text under its key" in told and "--text_key data.text" in told
+    assert "json without text: no text under its key" in told and "as in data[].text" in told
     assert "--text_key" not in told.partition("next  ")[2] and "of text in 1 document" in told
 
 

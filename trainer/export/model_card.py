@@ -121,8 +121,8 @@ def model_card(
         pipeline=PIPELINES.get(AUTO_CLASSES[recipe.model.family], "fill-mask"),
         cell=cell,
         shown=shown_value,
-        **tokenizer_facts(run),
         **training_facts(run, recipe, read_state(Path(checkpoint_path(run, steps[-1])))),
+        **tokenizer_facts(run),
     )
 
 

@@ -35,20 +35,25 @@ SQUAD = {
 @pytest.mark.parametrize(
     ("value", "key", "expected"),
     [
-        (SQUAD, "data.paragraphs.context", ["One, [two].\n\nThree.", 'Four "five".']),
-        (SQUAD, "data.title,data.paragraphs.context", ["A\n\nOne, [two].\n\nThree.", 'B {\n\nFour "five".']),
-        (SQUAD, "text|data.title", ["A", "B {"]),
+        (SQUAD, "data[].paragraphs.context", ["One, [two].\n\nThree.", 'Four "five".']),
+        (SQUAD, "data.paragraphs.context", ['One, [two].\n\nThree.\n\nFour "five".']),
+        (SQUAD, "version,data[].title", ["1.1\n\nA\n\nB {"]),
+        (SQUAD, "none|data[].title", ["A", "B {"]),
+        (SQUAD, "data[].title,data[].paragraphs.context", ["A\n\nOne, [two].\n\nThree.", 'B {\n\nFour "five".']),
+        (SQUAD, "more[].none|data[].title", ["A", "B {"]),
         ({"d1": {"log": [{"say": "a"}, {"say": "b"}]}, "d, 2": {"log": [{"say": "c"}]}}, "*.log.say", ["a\n\nb", "c"]),
         ({"id, 1": "one", 'id "2"': "two: three"}, "*", ["one", "two: three"]),
-        ({"n": 1, "texts": ["a [x]", "b, {c"]}, "texts.*", ["a [x]", "b, {c"]),
+        ({"n": 1, "texts": ["a [x]", "b, {c"]}, "texts[]", ["a [x]", "b, {c"]),
         ({"n": 1, "texts": ["a [x]", "b, {c"]}, "texts", ["a [x]\n\nb, {c"]),
-        ({"n": 1, "texts": [["a", "b"], ["c"]]}, "texts.*", ["a\n\nb", "c"]),
-        ({"a": {"b": {"c": [{"d": "x"}, {"d": ["y", "z"]}]}, "c": [{"d": "no"}]}}, "a.b.c.d", ["x", "y\n\nz"]),
-        ({"\u00e9t\u00e9": [{"d": "x"}]}, "\u00e9t\u00e9.d", ["x"]),
+        ({"n": 1, "texts": [["a", "b"], ["c"]]}, "texts[]", ["a\n\nb", "c"]),
+        ({"a": {"b": {"c": [{"d": "x"}, {"d": ["y", "z"]}]}, "c": [{"d": "no"}]}}, "a.b.c[].d", ["x", "y\n\nz"]),
+        ({"\u00e9t\u00e9": [{"d": "x"}, {"d": "y"}]}, "\u00e9t\u00e9[].d", ["x", "y"]),
         ([{"a": {"b": "x"}}, {"a": [{"b": "y"}, {"c": 1}, {"b": "z"}]}], "a.b", ["x", "y\n\nz"]),
         ({"a": {"b": "x"}}, "a.b", ["x"]),
         ({"a.b": "whole", "a": {"b": "x"}}, "a.b", ["whole"]),
         ({"text": "A book.", "title": "T"}, "text|*.text", ["A book."]),
+        ({"n": 1, "data": [{"text": "T", "content": "C"}]}, "text|data[].content", ["C"]),
+        ({"data": []}, "data[].t", []),
     ],
 )
 def test_texts_under_dotted_keys(value: Any, key: str, expected: list[str], indent: int | None, tmp_path: Path) -> None:
@@ -86,16 +91,14 @@ def is_text(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
 
 
-def elements_on(value: Any, path: list[str]) -> list[tuple[Any, list[str]]]:
-    """Return the values of the lists that a path meets first, with what follows of it; the value itself without any."""
-
-    def lists(value: Any, path: list[str]) -> list[tuple[Any, list[str]]]:
-        if len(path) < 2 or not isinstance(value, dict) or path[0] not in value:
-            return []
-        inner = value[path[0]]
-        return [(one, path[1:]) for one in inner] if isinstance(inner, list) else lists(inner, path[1:])
-
-    return lists(value, path) or [(value, path)]
+def elements_on(value: Any, path: list[str], marked: int) -> list[tuple[Any, list[str]]]:
+    """Return the elements of the list at the marked key, with what follows of the path; the value without one."""
+    inner = value
+    for key in path[:marked]:
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    if marked and isinstance(inner, list) and inner:
+        return [(one, path[marked:]) for one in inner]
+    return [(value, path)]
 
 
 def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +111,9 @@ def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monke
         monkeypatch.setattr(json_values, "_BLOCK_BYTES", random_.choice([1, 3, 8, 1000]))
         path.write_text(json.dumps(value, indent=random_.choice([None, 1])))
 
+        marked = random_.randrange(len(keys))
         expected = []
-        for element, rest in elements_on(value, keys):
+        for element, rest in elements_on(value, keys, marked):
             parts = [element]
             for key in rest:
                 parts = [inner for part in parts for inner in (part if isinstance(part, list) else [part])]
@@ -118,7 +122,8 @@ def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monke
                 part if isinstance(part, str) else "\n\n".join(filter(None, part)) for part in parts if is_text(part)
             ]
             expected += ["\n\n".join(filter(None, kept))] if kept else []
-        assert texts(path, ".".join(keys)) == expected, (value, keys)
+        name = ".".join(key + "[]" * (number == marked) for number, key in enumerate(keys, 1))
+        assert texts(path, name) == expected, (value, name)
         found += len(expected)
     assert found > 100
 
@@ -126,7 +131,7 @@ def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monke
 def test_memory_is_bounded_by_the_elements(tmp_path: Path) -> None:
     data = {"meta": ["x" * 5000], "data": [{"t": f"{number} {SENTENCE}"} for number in range(2000)]}
     (tmp_path / "a.json").write_text(json.dumps(data))
-    options = RecordOptions("data.t", "blank_line", max_document_bytes=200)
+    options = RecordOptions("data[].t", "blank_line", max_document_bytes=200)
     found = list(read_records(with_format(whole_range(tmp_path / "a.json", "auto")), options))
     assert [record.text for record in found if isinstance(record, Record)] == [row["t"] for row in data["data"]]
 
@@ -135,9 +140,37 @@ def test_damage_in_one_element_loses_that_one_and_the_last(tmp_path: Path) -> No
     rows = ",\n".join(json.dumps({"t": f"Row {number}."}) for number in range(50))
     damaged = rows.replace('"Row 7."', '"Row "7."')
     (tmp_path / "a.json").write_text(f'{{"n": 1,\n"data": [{damaged}],\n"end": 1}}')
-    found = records(tmp_path / "a.json", "data.t")
-    assert texts(tmp_path / "a.json", "data.t") == [f"Row {number}." for number in range(50) if number not in (7, 49)]
+    found = records(tmp_path / "a.json", "data[].t")
+    assert texts(tmp_path / "a.json", "data[].t") == [f"Row {number}." for number in range(50) if number not in (7, 49)]
     assert sum(isinstance(record, Rejected) for record in found) == 2
+
+
+@pytest.mark.parametrize("block_bytes", range(1, 12))
+def test_escapes_in_keys_and_empty_lists_do_not_depend_on_blocks(
+    block_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(json_values, "_BLOCK_BYTES", block_bytes)
+    path = tmp_path / "a.json"
+    path.write_text(
+        json.dumps({"\\": 1, "\u00e9t\u00e9": [{"d": "x"}, {"d": None}, {"d": "y"}], "n": {"m": 1}})
+        + '{"\u00e9t\u00e9": []}'
+    )
+    found = [
+        record.text if isinstance(record, Record) else record.reason for record in records(path, "\u00e9t\u00e9[].d")
+    ]
+    assert found == ["x", json_values.WITHOUT_TEXT, "y", json_values.WITHOUT_TEXT]
+
+
+def test_damage_in_one_member_loses_that_one_alone(tmp_path: Path) -> None:
+    data = json.dumps({f"k{number}": {"t": f"Row {number}."} for number in range(50)}, indent=1)
+    (tmp_path / "a.json").write_text(data.replace('"Row 7."', '"Row 7.'))
+    kept = [number for number in range(50) if number not in (7, 49)]
+    assert texts(tmp_path / "a.json", "*.t") == [f"Row {number}." for number in kept]
+
+
+def test_a_head_that_ends_in_escapes_is_looked_at_in_time_that_its_size_bounds() -> None:
+    head = b'{"a": "' + b'\\"' * 40_000
+    assert list(json_values.objects_of(head[: 1 << 16])) == [{}]
 
 
 PACKAGE = {
@@ -152,9 +185,9 @@ PACKAGE = {
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ({"v": 1, "data": [{"rows": [{"context": SENTENCE * 9, "id": "x" * 40}] * 20}] * 50}, "data.rows.context"),
+        ({"v": 1, "data": [{"rows": [{"context": SENTENCE * 9, "id": "x" * 40}] * 20}] * 50}, "data[].rows.context"),
         ({f"d{number}": {"log": [{"say": SENTENCE}] * 2} for number in range(5)}, "*.log.say"),
-        ({"n": 1, "texts": [SENTENCE] * 9}, "texts.*"),
+        ({"n": 1, "texts": [SENTENCE] * 9}, "texts[]"),
         ([{"id": 1, "a": {"b": SENTENCE}}] * 3, "a.b"),
         ([{"story": SENTENCE, "author": {"name": "Ann Bee"}}] * 3, "story"),
         (PACKAGE, "text"),
@@ -207,3 +240,19 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
     assert text_key(with_format(whole_range(tmp_path / name, "auto"))) == "translation.en"
     with pytest.raises(DataError, match=r"no text column 'text'; give --text_key one of id, .*translation.de"):
         records(tmp_path / name)
+
+
+def test_columns_whose_names_have_dots_and_fields_without_texts(tmp_path: Path) -> None:
+    struct = pa.struct([("c", pa.string()), ("d.e", pa.string()), ("n", pa.null())])
+    schema = pa.schema(
+        [("m.x", struct), ("m", struct), ("empty", pa.list_(pa.null())), ("deep", pa.list_(pa.list_(pa.string())))]
+    )
+    row = {"c": SENTENCE, "d.e": SENTENCE, "n": None}
+    table = pa.Table.from_pylist([{"m.x": row, "m": row, "empty": [], "deep": [[SENTENCE]]}], schema=schema)
+    pq.write_table(table, tmp_path / "a.parquet")
+    assert texts(tmp_path / "a.parquet", "m.c") == [SENTENCE]
+    assert texts(tmp_path / "a.parquet", "m.n") == [] and texts(tmp_path / "a.parquet", "empty") == [""]
+    assert text_key(with_format(whole_range(tmp_path / "a.parquet", "auto"))) == "m.c"
+    for key in ("m.x.c", "m.d.e", "deep", "m"):
+        with pytest.raises(DataError, match=f"has no text column '{key}'; give --text_key one of m.c, m.n, empty, or"):
+            records(tmp_path / "a.parquet", key)

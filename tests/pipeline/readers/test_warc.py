@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from pipeline.readers import cut_files
 from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected, too_long_reason
 from pipeline.readers.table import read_records
-from pipeline.readers.warc import IN_SEGMENTS, OTHER_STATUS, OTHER_TYPE, PLAIN_RESPONSE, REVISIT, begins_with_one_record
+from pipeline.readers.warc import (
+    IN_SEGMENTS,
+    OTHER_STATUS,
+    OTHER_TYPE,
+    PLAIN_RESPONSE,
+    REVISIT,
+    begins_with_one_record,
+    parse_response,
+)
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from tests.conftest import Command, made
@@ -291,3 +299,9 @@ def test_blocks_of_similar_width_are_not_wrapped_lines(command: Command, tmp_pat
     (tmp_path / "x.warc.wet").write_bytes(wet("\n".join(ads)))
     assert command("shard", "--input", tmp_path / "x.warc.wet", "--output", tmp_path / "text").returncode == 0
     assert read_manifest(str(tmp_path / "text"), "text").totals["sentences"] == 3
+
+
+@pytest.mark.parametrize("blank", [b"\r\n \r\n", b"\r\n\t", b"\r\n\r\n"])
+def test_a_line_of_spaces_continues_no_field_of_a_header(blank: bytes) -> None:
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: text/html" + blank + b"\r\n  <p>a</p>\r\n\r\n<p>b</p>"
+    assert parse_response(response).fields["content-type"] == "text/html"
