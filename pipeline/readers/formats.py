@@ -18,6 +18,7 @@ from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_nam
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
+from pipeline.readers.tagged_words import has_tagged_words
 from schemas.errors import DataError
 
 _ONE_LINE_BYTES = 64 << 20  # of a .json file; one whose first line is that long is likely lines, which workers share
@@ -95,6 +96,14 @@ _FIELD_OF_MAIL = (
     rb"Content-[\w-]+|X-[\w-]+|DKIM-Signature|Newsgroups|Path|Organization|Lines|References|In-Reply-To):.*"
 )
 
+# CoNLL-U has ten columns. Others are known by their tags: `_refuse_tagged_words`.
+CONLL = Kind(
+    "CoNLL columns",
+    "Write its sentences as text first (in CoNLL-U: sed -n 's/^# text = //p' FILE > FILE.txt)",
+    ".conll .conllu",
+    rb"(?:#.*\n|\s)*\d+(?:-\d+)?\t(?:[^\t\n]+\t){8}[^\t\n]+\n|-DOCSTART-",
+)
+
 TEXT_KINDS = (
     Kind(
         "XML",
@@ -125,14 +134,7 @@ TEXT_KINDS = (
         ".srt .vtt",
         rb"\s*(?:\d+\s*\n)?\d+:\d\d:\d\d[,.]\d+ --> |WEBVTT\s|\[Script Info\]|\{\d+\}\{\d+\}",
     ),
-    # CoNLL-U has ten columns. In others, the last column is often a tag of named entities.
-    Kind(
-        "CoNLL columns",
-        "Write its sentences as text first (in CoNLL-U: sed -n 's/^# text = //p' FILE > FILE.txt)",
-        ".conll .conllu",
-        rb"(?:#.*\n|\s)*\d+(?:-\d+)?\t(?:[^\t\n]+\t){8}[^\t\n]+\n|-DOCSTART-"
-        rb"|(?-i:(?:\S+[ \t]+){1,4}(?:O|[BIES]-[\w-]+)[ \t\r]*\n){3}",
-    ),
+    CONLL,
     Kind(
         "e-mail",
         "Write its messages as JSON lines first (Python's modules mailbox and email read them)",
@@ -232,6 +234,8 @@ def find_format(file: InputFile, wanted: Format | Literal["auto"], encoding: str
     is_text = found is None or READERS[found].gets == "text"
     if is_text and (error := encoding_error(shown, head, encoding)) is not None:
         raise error
+    if found == "csv" and wanted == "auto":
+        _refuse_tagged_words(shown, text, found)
     return found or _format_of_prose(shown, text)
 
 
@@ -305,8 +309,8 @@ def _refuse_suffix(shown: str, path: str, kinds: tuple[Kind, ...]) -> None:
             raise _refusal(shown, kind)
 
 
-def _refusal(shown: str, kind: Kind) -> ForeignFileError:
-    as_text = "; or give --format text to read it as it is" if kind in TEXT_KINDS else ""
+def _refusal(shown: str, kind: Kind, as_it_is: Format = "text") -> ForeignFileError:
+    as_text = f"; or give --format {as_it_is} to read it as it is" if kind in TEXT_KINDS else ""
     return ForeignFileError(f"{shown} looks like {kind.name}, not like text. {kind.advice}{as_text}.", kind.name)
 
 
@@ -329,6 +333,7 @@ def _format_of_prose(shown: str, text: bytes) -> Format:
             "is text in UTF-16."
         )
     _refuse_beginning(shown, text, TEXT_KINDS)
+    _refuse_tagged_words(shown, text, "text")
     return "csv" if begins_table(text) else "text"
 
 
@@ -340,3 +345,8 @@ def _refuse_beginning(shown: str, head: bytes, kinds: tuple[Kind, ...]) -> None:
     for kind in kinds:
         if re.match(kind.beginning, head, re.IGNORECASE):
             raise _refusal(shown, kind)
+
+
+def _refuse_tagged_words(shown: str, text: bytes, as_it_is: Format) -> None:
+    if re.match(CONLL.beginning, text, re.IGNORECASE) or has_tagged_words(text.decode(errors="replace")):
+        raise _refusal(shown, CONLL, as_it_is)

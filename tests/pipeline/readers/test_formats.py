@@ -37,6 +37,12 @@ MAIL = b"Return-Path: <a@x.org>\nFrom: a@x.org\nSubject: Hello\n there\nDate: to
 FASTA = b">sp|P1|A protein\nMKTAYIAKQRQISFVKSHFSRQ\nLEERLGLIEVQAPILS\n"
 DS_STORE = b"\0\0\0\1Bud1\0\0\x10\0\0\0\x08\0" + b"\0" * 90
 OFFICE = b"PK\x03\x04" + b"." * 26 + b"[Content_Types].xml"
+ENTITIES = b"Title\tO\n\nEU\tB-ORG\nrejects\tO\nGerman\tB-MISC\ncall\tO\n"
+NESTED = "\u05d4\u05db\u05dc O O^O\n\u05e2\u05de\u05dd O^O O^S-GPE\n\n\u05dc\u05d0 O O\n".encode()
+PARTS = b"The\tDT\nquick\tJJ\nfox\tNN\nsaw\tVBD\nthe\tDT\ndog\tNN\nof\tIN\nthe\tDT\nking\tNN\n.\t.\n\n" * 2
+SENSES = b"the\tdet\nfox\tnoun\nsaw\tverb\nthe\tdet\ndog\tnoun\n\n"
+LEXICON = b"".join(b"a%s\tnoun\nb%s\tverb\n\n" % (word, word) for word in PROSE.split()[:8])
+LITANY = b"Kyrie eleison\nChriste eleison\nKyrie eleison\n\nKYRIE ELEISON\nCHRISTE ELEISON\nKYRIE ELEISON\n\n" * 9
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
 
 TAKEN = [
@@ -86,6 +92,11 @@ TAKEN = [
     ("tsv", "x.txt", TSV, "csv"),
     ("tab", "x.TAB", PROSE, "csv"),
     ("words-and-numbers", "words.txt", b"".join(b"word%d \t %d\n" % (i, i * 99) for i in range(20)), "text"),
+    ("words-and-classes", "words.tsv", LEXICON, "csv"),
+    ("words-and-translations", "x.tsv", b"word\ttranslation\nthe\tder\n\nthe\tdie\n\na\tein\n\na\teine\n", "csv"),
+    ("words-in-rows", "x.tsv", b"text\tlabel\ngood\tpos\nbad\tneg\ngood\tpos\nfine\tpos\n" + b"bad\tneg\n" * 20, "csv"),
+    ("numbers-in-blocks", "x.txt", b"1.5\t2\tA\n1.5\t3\tA\n\n" * 20, "text"),
+    ("prose-litany", "x.txt", LITANY, "text"),
     ("arrow-file", "x", b"ARROW1\0\0", "arrow"),
     ("arrow-stream", "x", b"\xff\xff\xff\xff\0\1\0\0\x10\0\0\0", "arrow"),
     ("feather-v1", "x", b"FEA1\0\0\0\0", "arrow"),
@@ -122,6 +133,18 @@ REFUSED = [
     ("conllu", "x.txt", TREE, "looks like CoNLL", "sed -n 's/^# text = //p'"),
     ("conll-2003", "x.txt", b"-DOCSTART- -X- O O\n\nEU NNP B-NP B-ORG\n", "looks like CoNLL", "--format text"),
     ("iob", "x.txt", b"EU\tB-ORG\nrejects\tO\nBritish\tB-MISC\n", "looks like CoNLL", "--format text"),
+    *(
+        (f"{case}-{name}", name, data, "looks like CoNLL", f"--format {form}")
+        for case, data in (
+            ("entities", ENTITIES),
+            ("nested", NESTED),
+            ("parts-of-speech", PARTS),
+            ("senses", SENSES * 9),
+        )
+        for name, form in (("x.txt", "text"), ("x.bmes", "text"), ("x.tsv", "csv"), ("x.csv", "csv"))
+    ),
+    ("conllu-as-a-table", "x.tsv", TREE, "looks like CoNLL", "--format csv"),
+    ("entities-with-spaces", "x.txt", ENTITIES.replace(b"\t", b" "), "looks like CoNLL", "--format text"),
     ("vertical", "x.vert", WIKI, "looks like SGML or vertical text", "beautifulsoup4"),
     ("vertical-by-content", "x", b'<doc id="1" title="x">\nText.\n</doc>\n', "looks like SGML", "beautifulsoup4"),
     ("sgml", "x.txt", b'<refset setid="a" srclang="en">\n<doc docid="b">', "looks like SGML", "beautifulsoup4"),
