@@ -7,7 +7,8 @@ Many programs write TSV without quoting: where text follows closing quotes in th
 A quote that is never closed would swallow the rows up to the next one. If what follows that one shows it, only the
 first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
 another width, and are rejected together. A row above --max_document_bytes is rejected, and one above MAX_RECORD, too,
-is an error, because nearly always its quote is not closed.
+is an error, because nearly always its quote is not closed. In TSV, where prose has no delimiters, a first line with as
+many fields as the header is a row, and its quotes are characters.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def csv_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
     wanted = [header.index(name) for name in check_columns(file_range.display_path, schema, options.text_key)]
     source = header.index("source") if "source" in header and header.index("source") not in wanted else None
 
-    for row in _rows(lines, layout, options):
+    for row in _rows(lines, layout, len(header), options):
         if isinstance(row, Rejected):
             yield row
         elif len(row) != len(header):
@@ -190,22 +191,43 @@ def _first_row(lines: _Lines, layout: dict[str, Any], keeps: bool = True) -> lis
             lines.give_back()
 
 
-def _rows(lines: _Lines, layout: dict[str, Any], options: RecordOptions) -> Iterator[list[str] | Rejected]:
-    """Yield the fields of each row, or its rejection. `lines` has the bytes of the row until the next one is read."""
+def _rows(lines: _Lines, layout: dict[str, Any], width: int, options: RecordOptions) -> Iterator[list[str] | Rejected]:
+    """Yield the fields of each row, or its rejection. `lines` has the bytes of the row until the next one is read.
+
+    width: fields of the header.
+    """
     reader = csv.reader(lines, **layout)
     while True:
         lines.begin_row()
         try:
             row = next(reader)
-            if lines.size > options.max_document_bytes:
-                yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
-            else:
-                yield row or Rejected(BLANK_LINE, _SOURCE, lines.offset)
         except StopIteration:
             return
-        except csv.Error as error:
+        except (csv.Error, _UnclosedError) as error:
             lines.give_back(of_first_line=True)
-            yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
+            row = _plain_row(lines, layout) if layout["delimiter"] == "\t" else []
+            if len(row) != width or width == 1:
+                if isinstance(error, DataError):
+                    raise
+                yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
+                continue
+        if lines.size > options.max_document_bytes:
+            yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
+        else:
+            yield row or Rejected(BLANK_LINE, _SOURCE, lines.offset)
+
+
+def _plain_row(lines: _Lines, layout: dict[str, Any]) -> list[str]:
+    """Return the fields of the line that `lines` has, with quotes as characters; [] if it is no row."""
+    lines.give_back()
+    try:
+        return next(csv.reader(lines, **layout | {"quoting": csv.QUOTE_NONE}), [])
+    except csv.Error:
+        return []
+
+
+class _UnclosedError(DataError):
+    """A quote hides more than a row may have."""
 
 
 class _Lines:
@@ -277,8 +299,8 @@ class _Lines:
         if self._given_back > MAX_REREADS * self._read_bytes:
             raise self._unclosed()
 
-    def _unclosed(self) -> DataError:
-        return DataError(
+    def _unclosed(self) -> _UnclosedError:
+        return _UnclosedError(
             f"{self._path} has a quote in the row at byte {self.offset:,} that is not closed, or a row of more than "
             f"{self._max_bytes >> 20} MB there, so it is unknown where the next rows begin. Double the quotes within "
             "fields, as RFC 4180 has them, write the table as JSON lines or Parquet, or raise --max_document_bytes."

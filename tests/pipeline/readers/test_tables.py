@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.readers import columnar
+from pipeline.readers import columnar, csv_rows
 from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
 from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
@@ -67,9 +67,13 @@ def test_what_csv_writes_is_read_equal(tmp_path_factory, rows, delimiter: str, l
     assert read(path) == [Record(text, source or "csv") for source, text in plain]
 
 
-@given(st.binary(max_size=200) | st.text(st.sampled_from('ab",\n'), max_size=60).map(str.encode), st.integers(4, 40))
-def test_every_row_of_any_file_is_read_or_rejected_in_order(tmp_path_factory, data: bytes, limit: int) -> None:
-    path = written(tmp_path_factory.mktemp("csv") / "x.csv", b"text,b\n" + data)
+@given(
+    st.binary(max_size=200) | st.text(st.sampled_from('ab",\t\n'), max_size=60).map(str.encode),
+    st.integers(4, 40),
+    st.sampled_from([b",", b"\t"]),
+)
+def test_every_row_of_any_file_is_read_or_rejected_in_order(tmp_path_factory, data, limit: int, mark: bytes) -> None:
+    path = written(tmp_path_factory.mktemp("csv") / "x.csv", b"text" + mark + b"b\n" + data)
     try:
         found = read(path, max_document_bytes=limit)
     except DataError:
@@ -333,3 +337,22 @@ def test_open_quotes_in_rows_of_tsv_join_no_rows(tmp_path: Path) -> None:
     rows[6::10] = [f'{number}\tHe left us."' for number in range(6, 99, 10)]
     found = shown(read(written(tmp_path / "a.tsv", "id\ttext\n" + "\n".join(rows) + "\n")))
     assert len(found) == 99 and found[3] == '"Come here at once.'
+
+
+def test_a_quote_that_is_not_closed_is_a_character_in_a_whole_row_of_tsv(tmp_path: Path) -> None:
+    quoted = '"He said ""no"".\nThen he left."\t1\n"a" b\t1\n'
+    rows = "A film.\t1\n" * 9300 + '"What a film ! he said\t0\n' * 200 + quoted + '"cut off\n"one more\t0\r\nlast\t1\n'
+    found = shown(read(written(tmp_path / "a.tsv", f"text\tn\n{rows}")))
+    assert found[:9500] == ["A film."] * 9300 + ['"What a film ! he said'] * 200
+    assert found[9500:] == ['He said "no".\nThen he left.', '"a" b', f"- {UNCLOSED}", '"one more', "last"]
+
+
+def test_a_quote_of_tsv_that_no_other_one_follows_hides_no_row(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(csv_rows, "MAX_RECORD", 70_000)
+    many = "A film.\t1\n" * 9300
+    path = written(tmp_path / "a.tsv", f'text\tn\n{many}"{"x" * 500}\t0\n{many}"B\t1\n{many}"C\n{many}')
+    with pytest.raises(DataError, match=r"a\.tsv has a quote in the row at byte 279,516 that is not closed"):
+        read(path, max_document_bytes=400)  # "C is no whole row
+    found = shown(read(written(path, path.read_text().replace('"C', '"C\t1')), max_document_bytes=400))
+    assert found[9299:9302] == ["A film.", f"- {too_long_reason(400)}", "A film."]
+    assert found[18600:18603] == ["A film.", '"B', "A film."] and found[27902] == '"C' and len(found) == 4 * 9300 + 3
