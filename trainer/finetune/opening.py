@@ -103,16 +103,27 @@ def open_tokenizer(folder: str, kind: str) -> PreTrainedTokenizerBase:
 
 
 def any_tokenizer(folder: str, **settings: Any) -> PreTrainedTokenizerBase:
-    """Return the folder's tokenizer, of whatever kind. Raises UsageError if transformers cannot open it."""
+    """Return the folder's tokenizer, of whatever kind.
+
+    Raises UsageError if transformers cannot open it, and DataError if it has more tokens than the encoder.
+    """
     check_tokenizer_files(folder)
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True, **settings)
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **settings)
     except Exception as error:  # transformers raises many types, depending on which file is missing
         reason = first_line(error).rstrip(".")
         raise UsageError(
             f"{folder} has no tokenizer that transformers {transformers.__version__} can open: {reason}. Export or "
             "download the whole folder again."
         ) from error
+
+    tokens, rows = len(tokenizer), getattr(read_config(folder), "vocab_size", None)
+    if rows is not None and tokens > rows:
+        raise DataError(
+            f"the tokenizer of {folder} has {tokens} tokens, but its embeddings have {rows} rows. Open the model with "
+            f"transformers, call resize_token_embeddings({tokens}) and save it again, or restore its own tokenizer."
+        )
+    return tokenizer
 
 
 def open_weights(auto_class: Any, folder: str, **settings: Any) -> tuple[Any, dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from schemas.errors import DataError, UsageError
 from trainer.finetune import cli
@@ -84,6 +86,19 @@ def test_a_tokenizer_that_is_damaged_is_one_line(tmp_path: Path) -> None:
     message = str(refused.value)
     assert "\n" not in message and ".." not in message
     assert message.endswith("Export or download the whole folder again.")
+
+
+def test_a_tokenizer_with_more_tokens_than_rows_of_embeddings(encoder, tmp_path: Path) -> None:
+    folder = shutil.copytree(encoder("bert"), tmp_path / "hf")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["zzz"])
+    tokenizer.save_pretrained(folder)
+    told = (
+        rf"hf has {rows + 1} tokens, but its embeddings have {rows} rows\. .* call resize_token_embeddings\({rows + 1}"
+    )
+    with pytest.raises(DataError, match=told):
+        open_tokenizer(str(folder), "sentence")
 
 
 def test_a_first_line_that_announces_a_list_is_not_cut_off() -> None:
