@@ -20,6 +20,7 @@ from schemas.errors import DataError, UsageError
 from trainer.finetune.encoder_folder import check_encoder_folder, check_tokenizer_files
 from trainer.finetune.kinds import KINDS
 from trainer.models.hf_files import weight_files
+from trainer.models.hf_load import fault_of, first_of
 
 COUNTS_FROM_PADDING = {
     "camembert",
@@ -130,12 +131,12 @@ def open_weights(auto_class: Any, folder: str, **settings: Any) -> tuple[Any, di
     """Return a folder's model in float32 on the CPU, and transformers' facts about missing and mismatched weights.
 
     auto_class: an Auto class of transformers, such as AutoModel. settings: of its `from_pretrained`.
-    Raises UsageError and DataError if the weights are missing, damaged, or a pickle.
+    Raises UsageError and DataError if the weights are missing, damaged, not finite, or a pickle.
     """
     weight_files(Path(folder))  # transformers would open pickles
     with quiet_transformers():
         try:
-            return auto_class.from_pretrained(
+            model, loading_info = auto_class.from_pretrained(
                 folder,
                 dtype=torch.float32,
                 local_files_only=True,
@@ -148,6 +149,12 @@ def open_weights(auto_class: Any, folder: str, **settings: Any) -> tuple[Any, di
             raise DataError(
                 f"the weights in {folder} cannot be read: {reason}. Export or download them again."
             ) from error
+
+    faults = {name: fault_of(weight, list(weight.shape)) for name, weight in model.named_parameters()}
+    found = [f"{name} {fault}" for name, fault in faults.items() if fault is not None]
+    if found:
+        raise DataError(f"{folder}: {first_of(found)}. Export or download the folder again.")
+    return model, loading_info
 
 
 def longest_row(config: Any) -> int | None:

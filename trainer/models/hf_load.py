@@ -275,18 +275,22 @@ def check_tensors(
         copies = hf_parts(name, rows, shape)
         for part in (part for parts in copies for part in parts):
             dimensions = their_dimensions(part.name, (part.rows, *rest), shape)
-            fault = _fault_of(tensors.get(part.name), list(dimensions))
+            fault = fault_of(tensors.get(part.name), list(dimensions))
             if fault is not None:
                 faults.append(f"{part.name} {fault}")
         faults += _unequal_copies(copies, tensors)
 
     if faults:
-        hidden = len(faults) - MAX_FAULTS_SHOWN
-        more = f"; and {hidden} more" if hidden > 0 else ""
         raise DataError(
-            f"{folder} does not hold the recipe's model: "
-            f"{'; '.join(faults[:MAX_FAULTS_SHOWN])}{more}. Download the folder again, or change [model] to fit it."
+            f"{folder} does not hold the recipe's model: {first_of(faults)}. Download the folder again, or change "
+            "[model] to fit it."
         )
+
+
+def first_of(faults: list[str]) -> str:
+    """Return the first MAX_FAULTS_SHOWN faults, and the number of the others."""
+    hidden = len(faults) - MAX_FAULTS_SHOWN
+    return "; ".join(faults[:MAX_FAULTS_SHOWN]) + (f"; and {hidden} more" if hidden > 0 else "")
 
 
 def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> list[str]:
@@ -300,7 +304,7 @@ def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> lis
     return faults
 
 
-def _fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:
+def fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:
     """Return what is wrong with a tensor that must have this shape, or None."""
     if tensor is None:
         return "is missing"

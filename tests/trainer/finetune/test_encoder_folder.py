@@ -6,12 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer
 
 from schemas.errors import DataError, UsageError
 from trainer.finetune import cli
 from trainer.finetune.encoder_folder import check_encoder_files, check_encoder_folder
-from trainer.finetune.opening import first_line, open_tokenizer, read_config
+from trainer.finetune.opening import first_line, open_tokenizer, open_weights, read_config
 from trainer.suite.encoders import encoders_of
 
 
@@ -99,6 +100,17 @@ def test_a_tokenizer_with_more_tokens_than_rows_of_embeddings(encoder, tmp_path:
     )
     with pytest.raises(DataError, match=told):
         open_tokenizer(str(folder), "sentence")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite(value: float, encoder, tmp_path: Path) -> None:
+    folder = shutil.copytree(encoder("bert"), tmp_path / "hf")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["bert.encoder.layer.1.output.dense.bias"][3] = value
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    told = r"hf: encoder\.layer\.1\.output\.dense\.bias holds values that are not finite\. Export or download"
+    with pytest.raises(DataError, match=told):
+        open_weights(AutoModel, str(folder))
 
 
 def test_a_first_line_that_announces_a_list_is_not_cut_off() -> None:
