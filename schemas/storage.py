@@ -105,6 +105,19 @@ def is_partial(name: str) -> bool:
     return _PARTIAL_NAME.fullmatch(name) is not None
 
 
+def dead_link(path: str) -> str | None:
+    """Return the link to nothing, or to itself, because of which a local path does not exist; None if there is none."""
+    place = _existing_part(path)
+    return place if os.path.islink(place) and not os.path.exists(place) else None
+
+
+def _existing_part(path: str) -> str:
+    place = filesystem(path)[1]
+    while not os.path.lexists(place):
+        place = os.path.dirname(place)
+    return place
+
+
 def check_writable_folder(url: str) -> None:
     """Raise StorageError if a local folder could not be created or written. Changes nothing; stores are not checked.
 
@@ -112,12 +125,10 @@ def check_writable_folder(url: str) -> None:
     """
     if not is_local(url):
         return
-    place = filesystem(url)[1]
-    while not os.path.lexists(place):
-        place = os.path.dirname(place)
-
+    place = _existing_part(url)
     if not os.path.isdir(place):
-        raise StorageError(f"{url} cannot be written: {place} is not a folder. Give another folder.")
+        what = "a link to nothing" if dead_link(place) else "not a folder"
+        raise StorageError(f"{url} cannot be written: {place} is {what}. Give another folder.")
     if not os.access(place, os.W_OK | os.X_OK):
         raise StorageError(f"{url} cannot be written: {place} is read-only for this user. Give another folder.")
 

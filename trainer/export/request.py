@@ -79,15 +79,19 @@ def _recipe_value(run: str, key: str, kind: type) -> Any:
 
 
 def check_output(output: str, overwrite: bool, run: str) -> None:
-    """Raise UsageError if a local folder or URL holds files that must not be replaced. Changes nothing there.
+    """Raise UsageError if a local folder or URL holds files that must not be replaced, or is a link to nothing.
 
     These are any files without `overwrite`, and with it those of a folder that is not an earlier export. Nor may it lie
-    among the checkpoints of `run`, where it would count as one.
+    among the checkpoints of `run`, where it would count as one. Changes nothing there.
     """
     checkpoints = storage.join(run, CHECKPOINTS_FOLDER)
     is_local = storage.is_local(output) and storage.is_local(run)
     if is_local and Path(checkpoints).resolve() in Path(output).resolve().parents:
         raise UsageError(f"--output {output} lies among the run's checkpoints. Give a folder outside of {checkpoints}.")
+
+    link = storage.dead_link(output) if storage.is_local(output) else None
+    if link is not None:
+        raise UsageError(f"--output {output}: {link} is a link to nothing. Remove it, or give another folder.")
 
     if all(storage.is_partial(name) for name in storage.names(output)):
         return

@@ -10,7 +10,7 @@ from pathlib import Path
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.folder_kinds import CHECKPOINT, CONFIG, RUN, START, SUITE, TUNED, what_is
-from trainer.models.hf_files import weight_files
+from trainer.models.hf_files import check_link, weight_files
 
 ADVICE = "Give the folder of a downloaded model, or one that `clozeline export` wrote."
 
@@ -31,10 +31,14 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
 def check_encoder_folder(folder: str) -> None:
-    """Raise UsageError unless a folder has the configuration of a Hugging Face encoder."""
+    """Raise UsageError unless a folder has the configuration of a Hugging Face encoder.
+
+    Raises DataError if that is a link to nothing.
+    """
     if not storage.is_local(folder):
         raise UsageError(f"{folder} is a URL. Download the encoder, and give a folder of this machine.")
     path = Path(folder)
+    check_link(path / CONFIG)
     with storage.storage_errors_of(folder):
         if (path / CONFIG).is_file():
             return
@@ -74,7 +78,7 @@ def _nearest_folder(path: Path) -> str:
 def check_encoder_files(folder: str, random_weights: bool = False) -> None:
     """Raise UsageError unless a folder has a configuration, a tokenizer, and weights if they are not to be random.
 
-    Raises DataError for a damaged index of the weights.
+    Raises DataError for a damaged index of the weights, and for a link to nothing.
     """
     check_encoder_folder(folder)
     check_tokenizer_files(folder)
@@ -88,9 +92,15 @@ def check_encoder_files(folder: str, random_weights: bool = False) -> None:
 
 
 def check_tokenizer_files(folder: str) -> None:
-    """Raise UsageError unless a folder has a file from which transformers opens a tokenizer."""
+    """Raise UsageError unless a folder has a file from which transformers opens a tokenizer.
+
+    Raises DataError if one of them is a link to nothing.
+    """
     with storage.storage_errors_of(folder):
         names = os.listdir(folder)
+    for name in names:
+        if name in TOKENIZER_FILES:
+            check_link(Path(folder, name))
     if not any(name in TOKENIZER_FILES or name.endswith(".model") for name in names):
         raise UsageError(
             f"{folder} has no tokenizer. Expected {', '.join(TOKENIZER_FILES)} or a *.model of sentencepiece. Export "

@@ -7,9 +7,11 @@ is in it.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
 
@@ -27,12 +29,20 @@ PICKLES = ("*model*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 def read_config(folder: str) -> dict[str, Any]:
     """Return config.json. Raises UsageError if it does not exist, and DataError if it is not a JSON object."""
     path = Path(folder) / CONFIG
+    check_link(path)
     if not path.exists():
         raise UsageError(
             f"{folder} is not a Hugging Face folder: {path} does not exist. Give a folder on this "
             "machine with config.json and model.safetensors."
         )
     return _json_object(path)
+
+
+def check_link(path: Path) -> None:
+    """Raise DataError if a path is a link to nothing, as in a cache of the Hub whose blobs were removed."""
+    link = storage.dead_link(str(path))
+    if link is not None:
+        raise DataError(f"{link} is a link to {os.readlink(link)}, which does not exist. Download it again.")
 
 
 def read_tensors(folder: str) -> dict[str, Tensor]:
@@ -59,8 +69,10 @@ def weight_files(folder: Path) -> list[Path]:
     """Return the safetensors files of a folder. Whoever opens weights in another way calls this first.
 
     Raises UsageError if there are none, naming the pickles that the folder holds instead, and DataError if the index
-    names files that are missing or outside the folder.
+    names files that are missing or outside the folder, or for a link to nothing.
     """
+    for name in (HF_WEIGHTS_FILE, INDEX):
+        check_link(folder / name)
     if (folder / HF_WEIGHTS_FILE).exists():
         return [folder / HF_WEIGHTS_FILE]
     if (folder / INDEX).exists():
@@ -84,6 +96,8 @@ def _files_of_index(folder: Path) -> list[Path]:
     if wrong or not names:
         raise DataError(f"{folder / INDEX} must name safetensors in its own folder, but names {wrong or 'none'}.")
 
+    for name in names:
+        check_link(folder / name)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise DataError(f"{folder / INDEX} names {', '.join(missing)}, which {folder} lacks. Download it again.")
@@ -93,8 +107,10 @@ def _files_of_index(folder: Path) -> list[Path]:
 def read_tokens(folder: str) -> tuple[str, ...] | None:
     """Return the tokens in order of their ids, from the first tokenizer file that exists, or None if there is none.
 
-    Raises DataError if the file is damaged.
+    Raises DataError if the file is damaged, or for a link to nothing.
     """
+    for name in (TOKENIZER_FILE, WORDPIECE_TOKENS, BYTEBPE_TOKENS):
+        check_link(Path(folder) / name)
     tokenizer = Path(folder) / TOKENIZER_FILE
     if tokenizer.exists():
         return parse_vocabulary(tokenizer.read_bytes(), str(tokenizer)).tokens

@@ -79,6 +79,17 @@ def test_a_folder_without_a_tokenizer_or_weights_is_refused_as_one_without_a_con
     check_encoder_files(str(tmp_path))
 
 
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_link_to_nothing_is_named(name: str, tmp_path: Path) -> None:
+    """As in a cache of the Hub whose blobs were removed."""
+    for file in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / file).touch()
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("../blobs/1")
+    with pytest.raises(DataError, match=rf"{name} is a link to \.\./blobs/1, which does not exist\. Download it again"):
+        check_encoder_files(str(tmp_path))
+
+
 def test_a_tokenizer_that_is_damaged_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     (tmp_path / "tokenizer.json").write_text("{")

@@ -178,15 +178,26 @@ def test_an_export_never_replaces_files_of_a_run(run_copy: Path, capsys, place: 
         ("file", 2, "file is not a folder"),
         ("file/hf", 2, "file is not a folder"),
         ("/dev/null", 2, "/dev/null is not a folder"),
+        ("link", 2, "link is a link to nothing. Remove it, or give another folder."),
+        ("link/hf", 2, "link is a link to nothing. Remove it, or give another folder."),
         ("/proc/hf", 5, "Check the disk and your permissions there, or give another --output."),
     ],
-    ids=["I-empty", "G-an-existing-file", "G-under-a-file", "G-dev-null", "G-proc"],
+    ids=[
+        "I-empty",
+        "G-an-existing-file",
+        "G-under-a-file",
+        "G-dev-null",
+        "G-dead-link",
+        "G-under-a-dead-link",
+        "G-proc",
+    ],
 )
 def test_outputs_that_cannot_be_written(
     half: Path, tmp_path: Path, capsys, monkeypatch, output: str, code: int, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("kept")
+    Path("link").symlink_to("nothing")
     assert export.main([str(half), "--output", output, "--overwrite"]) == code
     error = capsys.readouterr().err
     assert message in one_line(error)

@@ -151,6 +151,11 @@ def only(name: str, content: bytes) -> Callable[[Path], None]:
     return change
 
 
+def dead_link(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("../blobs/1")
+
+
 UP = "bert.encoder.layer.1.intermediate.dense.weight"
 INDEX = json.dumps({"weight_map": {"a": "../other.safetensors"}}).encode()
 FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = {
@@ -199,6 +204,16 @@ FAULTS: dict[str, tuple[Callable[[Path], object], type[ClozelineError], str]] = 
         only("model.safetensors.index.json", b'{"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}'),
         DataError,
         "must name safetensors in its own folder",
+    ),
+    "a link to no weights": (
+        lambda folder: dead_link(folder / "model.safetensors"),
+        DataError,
+        r"model\.safetensors is a link to \.\./blobs/1, which does not exist\. Download it again",
+    ),
+    "a link to no tokenizer": (
+        lambda folder: dead_link(folder / "tokenizer.json"),
+        DataError,
+        r"tokenizer\.json is a link to \.\./blobs/1, which",
     ),
     "no weights": (only("notes.txt", b""), UsageError, r"holds no model\.safetensors"),
     "a config that is no JSON": (
