@@ -36,6 +36,18 @@ def normal(path: str) -> str:
     return os.path.expanduser(local).rstrip("/") or local[:1]
 
 
+def utf8_path(path: str) -> str:
+    """Return what `normal` returns. Raises UsageError if the absolute path, without links, is not UTF-8.
+
+    Pages, recipes and cards name the paths of runs and encoders, and hold nothing else than UTF-8.
+    """
+    path = normal(path)
+    whole = path if "://" in path else os.path.realpath(_absolute(path))
+    if whole != whole.encode(errors="ignore").decode():
+        raise UsageError(f"the path {printable(whole)} is not UTF-8. Rename it: recipes and pages have to name it.")
+    return path
+
+
 def filesystem(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL or a local path, and the path inside it.
 

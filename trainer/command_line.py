@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from schemas import progress
-from schemas.command_line import Flags
+from schemas.command_line import Flags, file_path, local_folder
 from schemas.errors import ClozelineError
 from schemas.terminal import tell_error, terminal_safe
 from trainer.distributed.stop import StopRequest
@@ -26,6 +26,18 @@ EXIT_CODES = (
 def add_set_flag(flags: Flags, metavar: str = "KEY=VALUE", help: str | None = None) -> None:
     """Add --set, which may be repeated: `options.set` is a list of texts."""
     flags.add_argument("--set", action=AddKey, default=[], metavar=metavar, help=help)
+
+
+def path_to_name(text: str) -> str:
+    """Check an argument that names a run, an encoder or an output. Raises UsageError for a path that is not UTF-8."""
+    from schemas.urls import utf8_path  # loads fsspec, which --help does not need
+
+    return utf8_path(file_path(text))
+
+
+def local_output(text: str) -> str:
+    """Check an argument that names a local folder to write, as `path_to_name`."""
+    return path_to_name(local_folder(text))
 
 
 class AddKey(argparse.Action):

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from schemas import progress, storage
-from schemas.command_line import CommandParser, file_path, folder_path
+from schemas.command_line import CommandParser
 from schemas.errors import INTERRUPTED, DataError, StorageError, UsageError
 from schemas.folder_kinds import BEFORE_RUNS, CHECKPOINT, LOCK, METRICS, MODEL, RECIPE, RUN, START, what_is
 from schemas.terminal import tell, tell_error
-from trainer.command_line import exit_code_of
+from trainer.command_line import exit_code_of, path_to_name
 
 if TYPE_CHECKING:
     from trainer.metrics.run_record import RunRecord
@@ -57,14 +57,14 @@ def parser(prog: str) -> CommandParser:
         "0 done, also after Ctrl-C with --watch, 2 usage or configuration, 3 bad data, 5 storage, 130 interrupted",
     )
     what = "run.output of a training, a folder or a URL, or the folder of a `start`"
-    flags.add_argument("runs", nargs="+", type=folder_path, metavar="RUN", help=what)
+    flags.add_argument("runs", nargs="+", type=path_to_name, metavar="RUN", help=what)
 
     page = flags.add_argument_group("the page")
     what = (
         f"page to write (default: RUN/{PAGE} for one folder; for several, for URLs and with --watch {PAGE} in the "
         "working directory)"
     )
-    page.add_argument("--output", type=file_path, metavar="FILE", help=what)
+    page.add_argument("--output", type=path_to_name, metavar="FILE", help=what)
     what = "write the page again while the runs train, until they have ended or Ctrl-C; the page refreshes itself"
     page.add_argument("--watch", action="store_true", help=what)
     return flags

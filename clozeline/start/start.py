@@ -34,7 +34,7 @@ from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import CHECKPOINT, MODEL, RUN, SUITE, TUNED, is_pipeline_folder, what_is
 from schemas.host_limits import usable_gpus
 from schemas.terminal import counted, one_line, print_lines
-from schemas.urls import normal
+from schemas.urls import normal, utf8_path
 from trainer.checkpoint.run_lock import held
 
 
@@ -184,9 +184,8 @@ def _refuse_output(given: str, output: str) -> None:
             f"FOLDER {given} is a web address. Download it first (wget, or `hf download` for a data set), and give the "
             "folder or file."
         )
-    for flag, path in (("FOLDER", given), ("--output", output)):
-        if path != path.encode(errors="ignore").decode():
-            raise UsageError(f"{flag} {storage.printable(path)} is not UTF-8. Rename it: the plan has to name it.")
+    for path in (given, output):
+        utf8_path(path)
     if not storage.is_local(output):
         raise UsageError(f"--output {output} is a URL. `clozeline start` works in a folder of this machine.")
     folder, written = os.path.realpath(given), os.path.realpath(output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import signal
 import time
@@ -156,3 +157,34 @@ def test_a_mistake_is_one_line_at_once(
     assert said.startswith("clozeline: ") and said.count("\n") == 1, said
     assert re.search(re.escape(told.format(**places)).replace(r"\*", ".*"), said), said
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "train --config tiny --set data.pairs=/pairs --set run.output={bad}/run",
+        "train --config tiny --set data.pairs=/pairs --set run.output=run",
+        "export {bad}/run --output /hf",
+        "export /run --output hf",
+        "report {bad}/run",
+        "report /run --output page.html",
+        "finetune {bad}/hf --task /t.toml --output /out",
+        "finetune /hf --task /t.toml --output out",
+        "suite /hf a={bad}/hf --suite glue --output /out",
+        "suite {bad}/run --checkpoints all --suite glue --output /out",
+        "suite /hf --suite glue --output out",
+        "start /texts --output out --plan_only",
+    ],
+)
+def test_a_path_that_is_not_utf_8_is_refused_at_once(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that is given, or the folder in which the command starts."""
+    bad = tmp_path / os.fsdecode(b"par\xe4")
+    bad.mkdir()
+    if "{bad}" not in typed:
+        monkeypatch.chdir(bad)
+    assert code_of(typed.format(bad=bad).split()) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path}/par\\xe4" in said and "is not UTF-8. Rename it" in said and said.count("\n") == 1, said
+    assert not list(bad.iterdir())

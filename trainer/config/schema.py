@@ -19,7 +19,7 @@ from trainer.config.sections import (
     ModelSection,
     ObjectiveSection,
     OptimizerSection,
-    Place,
+    RecipePlace,
     ScheduleSection,
     Section,
 )
@@ -83,7 +83,7 @@ class BatchSection(Section):
 class RunSection(Section):
     """Where a run lies, how long it is, and the seed of everything random in it."""
 
-    output: Place = Field(
+    output: RecipePlace = Field(
         description="The run's folder, a path or a URL. A run resumes automatically if it holds a complete checkpoint."
     )
     local: str = Field(
@@ -137,7 +137,7 @@ class RunSection(Section):
 class EvaluationSection(Section):
     """Measuring the model on held-out pairs during the run. The checkpoint with the lowest loss is never pruned."""
 
-    pairs: Place | None = Field(
+    pairs: RecipePlace | None = Field(
         default=None,
         description="Folder of held-out pairs, with the vocabulary of data.pairs. Unset: no evaluation.",
     )

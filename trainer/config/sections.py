@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
@@ -19,10 +20,18 @@ from pydantic import (
 )
 
 from schemas.masking import Kind
-from schemas.urls import normal
+from schemas.urls import normal, utf8_path
+
+
+def _utf8(value: Any) -> Any:
+    return utf8_path(value) if isinstance(value, str) else value
+
 
 Place = Annotated[str, StringConstraints(min_length=1), AfterValidator(normal)]
 """A path or a URL."""
+
+RecipePlace = Annotated[Place, BeforeValidator(_utf8)]
+"""A Place whose absolute path is UTF-8, which is checked first, because pydantic takes no other text."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -236,12 +245,12 @@ class ModelSection(Section):
         description='Dense layer of the masked-LM head that a new run starts from. "identity": it passes on what the '
         "last layer computes, with a little of the random matrix.",
     )
-    init_from: Place | None = Field(
+    init_from: RecipePlace | None = Field(
         default=None,
         description="Hugging Face folder whose safetensors the run starts from, to continue a published model. Gives "
         "the shape, too, if the recipe names none.",
     )
-    tile_from: Place | None = Field(
+    tile_from: RecipePlace | None = Field(
         default=None,
         description="Hugging Face folder of a smaller model of the same family and vocabulary. The run starts from "
         "tiles of its weights, divided so that a wider model computes what the smaller one does "
@@ -252,7 +261,7 @@ class ModelSection(Section):
 class DataSection(Section):
     """Where the rows come from: one folder of pairs or several, local or at URLs."""
 
-    pairs: Place | list[Place] = Field(
+    pairs: RecipePlace | list[RecipePlace] = Field(
         description="Folder written by `pairs`, or a list of folders to mix. Paths or URLs."
     )
     weights: list[float] | float | None = Field(
@@ -261,7 +270,7 @@ class DataSection(Section):
         "all end their epochs together. A number instead of a list is the power of the sizes that counts: 0.7 as in "
         "multilingual BERT or 0.3 as in XLM-R (arXiv:1911.02116) for folders of a language each, 0 for equal shares.",
     )
-    vocab: Place | None = Field(
+    vocab: RecipePlace | None = Field(
         default=None,
         description="Vocabulary folder that the pairs must have been made with. The pairs carry a copy of their "
         "own, so this is only a check.",
@@ -271,7 +280,7 @@ class DataSection(Section):
         gt=0,
         description="Tokens in the longest row, for --describe before there are pairs. The pairs decide in training.",
     )
-    statistics: Place | None = Field(
+    statistics: RecipePlace | None = Field(
         default=None,
         description="Folder written by `statistics`: how often the tokens of these pairs occur, and near which others. "
         "For model.initial_*, which otherwise count some of the pairs when the run begins.",

@@ -9,9 +9,9 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 
-from schemas.command_line import CommandParser, Flags, folder_path, positive
+from schemas.command_line import CommandParser, Flags, positive
 from schemas.errors import INTERRUPTED, UsageError
-from trainer.command_line import exit_code_of
+from trainer.command_line import exit_code_of, path_to_name
 from trainer.export.request import Writing, check_request
 from trainer.logs import logger, show_place
 
@@ -71,7 +71,7 @@ def parser(prog: str = "python -m trainer.export") -> CommandParser:
         "0 done, 2 usage or configuration, 3 bad data, 4 bad checkpoint, 5 storage, 130 interrupted",
     )
     what = "run.output of the recipe: a folder or a URL"
-    top.add_argument("run", type=folder_path, metavar="RUN_DIR", help=what)
+    top.add_argument("run", type=path_to_name, metavar="RUN_DIR", help=what)
 
     group = top.add_argument_group("which checkpoint")
     which = group.add_mutually_exclusive_group()
@@ -82,7 +82,7 @@ def parser(prog: str = "python -m trainer.export") -> CommandParser:
     group.add_argument("--average", type=positive, default=1, metavar="K", help=what)
 
     group = top.add_argument_group("what is written")
-    group.add_argument("--output", type=folder_path, required=True, metavar="HF_DIR", help="folder or URL to write")
+    group.add_argument("--output", type=path_to_name, required=True, metavar="HF_DIR", help="folder or URL to write")
     what = "replace the files of an earlier export in HF_DIR; other files are kept"
     group.add_argument("--overwrite", action="store_true", help=what)
     what = "cut larger weights into several files of at most this size"

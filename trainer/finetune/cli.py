@@ -9,13 +9,19 @@ from schemas.command_line import (
     CommandParser,
     file_path,
     folder_path,
-    local_folder,
     positive,
     whole_number_from,
 )
 from schemas.errors import UsageError
 from trainer.cli import check_launcher
-from trainer.command_line import EXIT_CODES, add_launcher_flag, add_set_flag, run_until_stopped
+from trainer.command_line import (
+    EXIT_CODES,
+    add_launcher_flag,
+    add_set_flag,
+    local_output,
+    path_to_name,
+    run_until_stopped,
+)
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.encoder_folder import check_encoder_files
@@ -135,7 +141,7 @@ def parser(prog: str) -> CommandParser:
     )
     flags.usage = f"{prog} FOLDER --task TASK.toml --output DIR [options]"
     what = "encoder in the Hugging Face format: an export or a published model"
-    flags.add_argument("folder", type=folder_path, nargs="?", metavar="FOLDER", help=what)
+    flags.add_argument("folder", type=path_to_name, nargs="?", metavar="FOLDER", help=what)
 
     task = flags.add_argument_group("the task")
     what = "task file, or a shipped task such as glue/rte"
@@ -145,7 +151,7 @@ def parser(prog: str) -> CommandParser:
     add_set_flag(task, help="override a value of the task file, such as training.lr=5e-5; may be repeated")
 
     training = flags.add_argument_group("the training")
-    training.add_argument("--output", type=local_folder, metavar="DIR", help="output folder")
+    training.add_argument("--output", type=local_output, metavar="DIR", help="output folder")
     what = "number of seeds to train (default: 1)"
     training.add_argument("--seeds", type=positive, metavar="N", help=what)
     what = "the first seed (default: 0)"

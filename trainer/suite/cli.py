@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from schemas.command_line import CommandParser, file_path, folder_path, local_folder, positive
-from trainer.command_line import add_set_flag, run_until_stopped
+from schemas.command_line import CommandParser, file_path, folder_path, positive
+from trainer.command_line import add_set_flag, local_output, run_until_stopped
 from trainer.distributed.stop import StopRequest
 
 EXIT_CODES = (
@@ -49,7 +49,7 @@ def parser(prog: str) -> CommandParser:
         NOTES,
     )
     what = "encoders in the Hugging Face format; NAME=FOLDER names a column"
-    flags.add_argument("folders", nargs="+", metavar="FOLDER", help=what)
+    flags.add_argument("folders", nargs="+", type=_folder, metavar="FOLDER", help=what)
 
     tasks = flags.add_argument_group("the tasks")
     what = "the name of a suite that ships (glue, superglue, ...), or a file SUITE.toml"
@@ -78,5 +78,12 @@ def parser(prog: str) -> CommandParser:
     return flags
 
 
+def _folder(text: str) -> str:
+    from trainer.suite.encoders import split_name  # loads pydantic, which --help does not need
+
+    split_name(text)
+    return text
+
+
 def _local(text: str) -> Path:
-    return Path(local_folder(text))
+    return Path(local_output(text))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from schemas.errors import UsageError
-from schemas.urls import normal
+from schemas.urls import utf8_path
 from trainer.finetune.encoder_folder import check_encoder_files
 from trainer.suite.suite_file import NAME
 
@@ -55,11 +55,14 @@ def encoders_of(words: Sequence[str], random_weights: bool) -> list[Encoder]:
 
 
 def split_name(word: str) -> tuple[str | None, str]:
-    """Split NAME=FOLDER or FOLDER into the name, None if there is none, and the folder."""
+    """Split NAME=FOLDER or FOLDER into the name, None if there is none, and the folder.
+
+    Raises UsageError for a path that is not UTF-8.
+    """
     name, equals, folder = word.partition("=")
     if equals and re.fullmatch(NAME, name) and not Path(word).exists():
-        return name, normal(folder)
-    return None, normal(word)
+        return name, utf8_path(folder)
+    return None, utf8_path(word)
 
 
 def name_of(folder: str) -> str:
