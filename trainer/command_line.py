@@ -6,6 +6,7 @@ This module imports nothing slow, because flags are checked before torch is load
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 
@@ -83,6 +84,12 @@ def run_until_stopped(command: Callable[[StopRequest], None], stop: StopRequest 
         return exit_code_of(lambda: command(request), rank_of_process())
     finally:
         request.ignore()
+
+
+def raise_at_ctrl_c() -> None:
+    """Let SIGINT raise KeyboardInterrupt unless it is ignored, as in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def print_error(error: ClozelineError, rank: int) -> None:

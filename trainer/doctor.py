@@ -13,7 +13,6 @@ import os
 import platform
 import secrets
 import shutil
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -29,7 +28,7 @@ from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.host_limits import allowed_cores, available_bytes, core_quota, usable_cores
 from schemas.terminal import print_lines, terminal_safe
-from trainer.command_line import add_set_flag
+from trainer.command_line import add_set_flag, raise_at_ctrl_c
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
@@ -286,7 +285,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
     try:
         options = parser(prog).parse_args(arguments)
         recipe = load_recipe(options.config, options.set) if options.config else None
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise_at_ctrl_c()
         findings = examine(recipe, options.folder or "", options.url)
     except ClozelineError as error:
         print(f"clozeline: {terminal_safe(str(error))}", file=sys.stderr)

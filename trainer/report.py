@@ -156,7 +156,8 @@ class Page:
 
     def watch(self) -> None:
         """Write the page whenever metrics have grown, until all runs are over or Ctrl-C, and then without a refresh."""
-        previous = {number: signal.signal(number, signal.default_int_handler) for number in SIGNALS}
+        heard = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        previous = {number: signal.signal(number, signal.default_int_handler) for number in heard}
         try:
             with contextlib.suppress(KeyboardInterrupt):
                 self._follow()

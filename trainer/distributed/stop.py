@@ -2,7 +2,8 @@
 
     SIGTERM, SIGUSR1   save the last complete step and exit with 75; a run of one process that does not train yet, and
     SIGHUP             so has nothing to save, exits at once. SIGHUP, of a closed terminal, is ignored after `nohup`
-    SIGINT (Ctrl-C)    save, too, and exit with 75; if nothing trains, or a second time, exit at once with 130
+    SIGINT (Ctrl-C)    save, too, and exit with 75; if nothing trains, or a second time, exit at once with 130. Shells
+                       let what scripts start in the background (`&`) ignore it
 
 Slurm (--signal), Kubernetes, spot instances and torchrun send one of the first two, to one rank or to all, often twice.
 A terminal sends SIGINT to every process of the job, and launchers add a SIGTERM.
@@ -50,9 +51,9 @@ AT_THE_START = "before training began. Nothing was lost; the same command starts
 
 
 def listened() -> list[signal.Signals]:
-    """Return the signals to listen to; without SIGHUP if it is ignored, as `nohup` has it."""
-    is_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    return [number for number in (*STOPPING, signal.SIGINT) if number != signal.SIGHUP or not is_nohup]
+    """Return the signals to listen to; without SIGHUP if `nohup`, and SIGINT if `command &` in a script ignores it."""
+    ignored = {number for number in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(number) is signal.SIG_IGN}
+    return [number for number in (*STOPPING, signal.SIGINT) if number not in ignored]
 
 
 class StopRequest:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
 
 from schemas.command_line import CommandParser, Flags, positive
 from schemas.errors import INTERRUPTED, UsageError
-from trainer.command_line import exit_code_of, path_to_name
+from trainer.command_line import exit_code_of, path_to_name, raise_at_ctrl_c
 from trainer.export.request import Writing, check_request
 from trainer.logs import logger, show_place
 
@@ -44,7 +43,7 @@ def _export(options: argparse.Namespace) -> None:
     show_place(f"exporting {options.run}")
     from trainer.export.convert import export
 
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    raise_at_ctrl_c()
     logger.info("%s", export(options.run, options.output, options.step, options.best, writing))
 
 

@@ -17,6 +17,7 @@ from tests import forked
 from tests.trainer.conftest import SHRUNK, TIMED, logged
 from trainer.checkpoint import format as checkpoints
 from trainer.cli import check_launcher, main
+from trainer.command_line import raise_at_ctrl_c
 from trainer.distributed.stop import STOPPING, StopRequest, listened
 from trainer.report import main as report
 
@@ -191,6 +192,18 @@ def listener(*arguments: str) -> subprocess.Popen[str]:
     )
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_an_ignored_signal_stays_ignored(number: signal.Signals) -> None:
+    """`nohup` starts commands so, and a shell those in the background of a script."""
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert set(listened()) == {*STOPPING, signal.SIGINT} - {number}
+        raise_at_ctrl_c()
+        assert signal.getsignal(number) is signal.SIG_IGN
+    finally:
+        signal.signal(number, before)
 
 
 def test_hundreds_of_signals_are_one_request() -> None:
