@@ -134,7 +134,7 @@ def printable(path: str) -> str:
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-WRONG_PATH = (errno.ELOOP, errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL)
+WRONG_PATH = (errno.ELOOP, errno.EISDIR, errno.EINVAL)
 """Error numbers caused by the path itself rather than by the disk."""
 
 
@@ -165,10 +165,17 @@ def unreachable(url: str, error: Exception) -> StorageError:
     )
 
 
-def refused(url: str, error: OSError) -> StorageError:
+def refused(url: str, error: OSError) -> ClozelineError:
     """Return the error for a local path that the system does not read or change."""
+    if error.errno == errno.ENAMETOOLONG:
+        return too_long(url)
     reason = error.strerror or error
     return StorageError(f"{url} cannot be read or changed: {reason}. Check its permissions and the disk.")
+
+
+def too_long(url: str) -> UsageError:
+    """Return the error for a local path with a name that the file system does not take."""
+    return UsageError(f"{url} cannot be a path: {os.strerror(errno.ENAMETOOLONG)}. Give a shorter name.")
 
 
 def unreadable(url: str, error: OSError) -> ClozelineError:
@@ -178,8 +185,10 @@ def unreadable(url: str, error: OSError) -> ClozelineError:
     return refused(url, error)
 
 
-def unwritable(url: str, path: str, error: OSError, needed: int) -> StorageError:
+def unwritable(url: str, path: str, error: OSError, needed: int) -> ClozelineError:
     """Return the error for a local file of `needed` bytes that the system does not write."""
+    if error.errno == errno.ENAMETOOLONG:
+        return too_long(url)
     if error.errno in FULL:
         free = shutil.disk_usage(existing_folder(os.path.dirname(path))).free
         return StorageError(

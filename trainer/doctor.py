@@ -330,7 +330,8 @@ def existing_folder(recipe: Recipe | None, folder: str) -> Path:
     """Return the folder that a run would write, or its closest parent that exists, which is on the same disk."""
     of_recipe = recipe.run.folder if recipe is not None else "."
     path = Path(os.path.abspath(Path(folder or of_recipe).expanduser()))
-    return next((one for one in (path, *path.parents) if one.is_dir()), Path(path.anchor))
+    with storage.storage_errors_of(str(path)):
+        return next((one for one in (path, *path.parents) if one.is_dir()), Path(path.anchor))
 
 
 def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding]:

@@ -83,6 +83,11 @@ def test_what_the_system_refuses_names_the_path_and_the_reason(tmp_path) -> None
     with pytest.raises(StorageError, match="/proc/x/y cannot be written: No such file or directory"):
         storage.publish("/proc/x/y", b"1")
 
+    long = str(tmp_path / ("n" * 300))
+    for use in (storage.names, storage.read, lambda place: storage.publish(f"{place}/x", b"1")):
+        with pytest.raises(UsageError, match=r"nnn(/x)? cannot be a path: File name too long\. Give a shorter name\."):
+            use(long)
+
 
 def test_a_store_out_of_reach_is_one_error_for_every_use(store_out_of_reach) -> None:
     url = "s3://nowhere/x"

@@ -220,6 +220,7 @@ def test_a_full_disk_is_exit_code_5(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (["--config", "bert-base"], "--config bert-base does not exist. Did you mean bert_base?"),
         (["--config", "tiny", "--set", "run.sead=1"], "--set run.sead=1: unknown key run.sead."),
+        (["--folder", f"/{'n' * 300}"], f"/{'n' * 300} cannot be a path: File name too long. Give a shorter name."),
         (["--jsno"], "Unknown flag --jsno. Did you mean --json? See `python -m trainer.doctor --help`."),
     ],
 )

@@ -21,6 +21,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, LeaseCompromise, SoftFileLease, Timeout
 
 from schemas.errors import StorageError, UsageError
+from schemas.urls import too_long
 from trainer.logs import logger
 
 RUN_LOCK_FILE = "lock"
@@ -55,6 +56,8 @@ def hold(folder: str, flag: str) -> BaseFileLock:
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UsageError(f"{flag} {folder} cannot be a folder: {error.strerror}. Choose another path.") from error
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise too_long(f"{flag} {folder}") from error
         raise StorageError(
             f"{flag} {folder} cannot be written: {error.strerror}. Check the disk and your permissions, or choose "
             "another folder."
