@@ -70,6 +70,11 @@ EXTRAS = {
 NO_MEMORY = ("failed to map segment", "can't allocate memory")
 """What the system's loader and torch say when memory is refused."""
 
+NO_TEMPORARY_FOLDER = "No usable temporary directory found"
+"""How Python's tempfile begins if it cannot write anywhere."""
+
+SET_TMPDIR = "Set TMPDIR to a folder that can be written."
+
 BASE = ("fsspec", "jinja2", "numpy", "pyarrow", "pydantic", "shtab")
 """The top-level modules that every part needs. They can be missing only if clozeline runs without being installed."""
 
@@ -153,11 +158,12 @@ def _run(program: Callable[[], int]) -> int:
             tell_error(str(error))
             code = error.exit_code
     except (MemoryError, RuntimeError, OSError, ImportError) as error:
-        message = _refused_by_limit(error)
+        message, code = _refused_by_limit(error), ERROR
+        if NO_TEMPORARY_FOLDER in str(error):
+            message, code = f"{getattr(error, 'strerror', error)}. {SET_TMPDIR}", StorageError.exit_code
         if message is None:
             raise
         tell_error(message)
-        code = ERROR
     return code
 
 

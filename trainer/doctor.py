@@ -14,6 +14,7 @@ import platform
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -22,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
 
-from clozeline.installation import EXTRAS, missing_findings
+from clozeline.installation import EXTRAS, SET_TMPDIR, missing_findings
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
@@ -243,6 +244,14 @@ def check_folder(folder: Path) -> list[Finding]:
     return [Finding("folder", "ok", f"{folder}: written, {shutil.disk_usage(folder).free / 1e9:,.1f} GB free")]
 
 
+def check_temporary_folder() -> list[Finding]:
+    """Check that Python finds a folder for temporary files."""
+    try:
+        return [Finding("TMPDIR", "ok", f"{tempfile.gettempdir()}: temporary files can be written")]
+    except FileNotFoundError as error:
+        return [failed("TMPDIR", str(error.strerror), SET_TMPDIR, StorageError.exit_code)]
+
+
 def check_shared_memory() -> list[Finding]:
     """Check the free shared memory, through which ranks of one machine exchange gradients and data."""
     if not SHARED_MEMORY.is_dir():
@@ -347,6 +356,7 @@ def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding
         "devices": check_devices,
         "recipe": lambda: check_recipe(recipe, writable) if recipe is not None else [],
         "folder": lambda: check_folder(writable),
+        "TMPDIR": check_temporary_folder,
         "shared memory": check_shared_memory,
         "url": lambda: [check_url(url) for url in urls],
     }

@@ -6,9 +6,13 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+
+from clozeline.installation import run_explained
+from trainer import doctor
 
 
 def clozeline(*words: object, **options: object) -> subprocess.CompletedProcess[str]:
@@ -50,6 +54,20 @@ def test_a_limit_of_memory_is_named(corpus: Path, tmp_path: Path) -> None:
 def test_python_without_docstrings(corpus: Path) -> None:
     done = clozeline("inspect", corpus, env=os.environ | {"PYTHONOPTIMIZE": "2"})
     assert done.returncode == 2 and "PYTHONOPTIMIZE" in done.stderr
+
+
+def test_without_a_temporary_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in a container that is read-only."""
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/proc/none"])
+    assert run_explained(lambda: len(tempfile.mkdtemp()), "") == 5
+    told = "No usable temporary directory found in ['/proc/none']"
+    assert capsys.readouterr().err == f"clozeline: {told}. Set TMPDIR to a folder that can be written.\n"
+
+    assert doctor.main([]) == 5
+    said = capsys.readouterr().out
+    assert f"failed   TMPDIR          {told}\n" in said and "-> Set TMPDIR to a folder that can be written." in said
+    assert said.endswith("Training cannot start here.\n")
 
 
 def test_a_link_to_itself_is_named(corpus: Path) -> None:
