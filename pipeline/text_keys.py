@@ -30,9 +30,7 @@ USUAL = (
 )
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
 
-NO_TEXT = {
-    *("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash", "date", "time"),
-}
+NO_TEXT = {*("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash"), "date", "time"}
 """Last words of names that are no such keys, as in `dialogue_id` and `pageUrl`."""
 
 LABELS = {"label", "labels", "class", "category", "type", "tag", "tags", "lang", "language", "split"}
@@ -49,9 +47,9 @@ ROWS = 50  # that are looked at
 MEMBERS = 50  # of an archive that are read for tables
 
 SMALL_SHARE = 0.05
-"""Share of all bytes below which files of one object are settings of programs, and not the text of a folder."""
+"""Share of all bytes below which objects with texts in them are settings of programs, and not the text of a folder."""
 
-MANY_FILES = 10
+MANY_FILES = 10  # of one object each, are a document each
 
 # Texts under a dotted key of one object are at least so long on average, and so much of its characters. Names and
 # messages of programs are shorter, and examples in a specification are a small part of it.
@@ -61,18 +59,19 @@ _WORD = 20  # characters; a longer string without blanks is prose of a language 
 
 
 class _Found(NamedTuple):
-    """The key of a file's text. length: characters that a row has under it. is_one: the file is one object."""
+    """The key of a file's text. length: characters that a row has under it. is_within: the file is one object, and the
+    key leads into it."""
 
     key: str
     length: float
-    is_one: bool
+    is_within: bool
 
 
 def text_keys(ranges: list[FileRange], most: int) -> str:
     """Return the keys of all texts as alternatives: "text" first, then those of the longest texts.
 
-    So the key of a file comes before those of its labels and titles that are the only text in others. Many files of one
-    object are a document each, the elements of a list in few files are. most: how many files are read.
+    So the key of a file comes before those of its labels and titles that are the only text in others. Of a few files of
+    one object the elements of a list are documents, of many the files are. most: how many files are read.
     """
     lengths: dict[str, float] = defaultdict(float)
     files: Counter[str] = Counter()
@@ -83,11 +82,11 @@ def text_keys(ranges: list[FileRange], most: int) -> str:
         with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
             for found in map(_found, _tables_in(file_range)):
                 lengths[found.key] = max(lengths[found.key], found.length)
-                files[found.key] += found.is_one
+                files[found.key] += found.is_within
                 sizes[found.key] += file_range.size
 
     some = sum(one.size for one in ranges) * len(opened) / max(1, len(tables))
-    keys = [key for key in lengths if not files[key] or key == "text" or sizes[key] >= SMALL_SHARE * some]
+    keys = [key for key in lengths if not files[key] or sizes[key] >= SMALL_SHARE * some]
     keys.sort(key=lambda key: (key != "text", EACH in key, -lengths[key], key))
     whole = [key.replace(ELEMENTS, "") if files[key] >= MANY_FILES else key for key in keys]
     return "|".join(dict.fromkeys(whole)) or "text"
@@ -126,7 +125,7 @@ def _found(file_range: FileRange) -> _Found:
         usual, most = [name for name in usual if name != "description"], []
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
     key = (usual or longer or most or ["text"])[0]
-    return _Found(key, max(lengths[key], nested[key]) / max(len(rows), 1), is_one)
+    return _Found(key, max(lengths[key], nested[key]) / max(len(rows), 1), is_one and key in nested)
 
 
 def _schema(file_range: FileRange) -> pa.Schema:

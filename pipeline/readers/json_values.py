@@ -146,7 +146,7 @@ def _beginnings(value: bytes, is_member: bool) -> list[int]:
     """Return where values may begin in one that is damaged: at 0, and at the least indented lines with an object.
 
     In a single line these are the objects that follow on another one and have the same first key. is_member: the
-    objects have keys of their own before them.
+    objects have keys before them.
     """
     lines = list((_MEMBER_LINE if is_member else _OBJECT_LINE).finditer(value))
     first_key = _FIRST_KEY.match(value)

@@ -33,6 +33,21 @@ def test_labels_are_no_texts(tmp_path: Path) -> None:
     assert look.text_key == "tweet" and look.unreadable == [str(tmp_path / "submission.csv")]
 
 
+@pytest.mark.parametrize(("files", "key"), [(3, "text|body[].words"), (12, "text|body.words")])
+def test_lists_in_few_files_of_one_object_are_documents(files: int, key: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "{SENTENCE}"}}\n' * 9)
+    for number in range(files):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"body": [{"words": SENTENCE}] * 9}, indent=1))
+    assert look_at(str(tmp_path)).text_key == key
+
+
+def test_texts_in_settings_are_not_the_text_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"{SENTENCE}\n\n" * 900)
+    (tmp_path / "settings.json").write_text(json.dumps({"rules": [{"message": SENTENCE}] * 5}, indent=1))
+    (tmp_path / "b.json").write_text(json.dumps({"body": SENTENCE}, indent=1))
+    assert look_at(str(tmp_path)).text_key == "body"
+
+
 def test_a_first_row_that_is_a_sentence_is_no_header(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.tsv", "id1\tIt rained.", [f"id{number}\tIt rained {number} days." for number in range(50)])
     write_csv(tmp_path / "b.csv", "Is it true?,text", [f'"No",{SENTENCE}'] * 50)
