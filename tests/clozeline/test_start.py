@@ -87,7 +87,7 @@ def test_the_plan_says_what_is_read_and_why(folder: Path, capsys: pytest.Capture
     assert plan["start"] == {"folder": "my texts"}
     assert plan["train"]["config"] == "cpu_hour" and plan["train"]["run.max_hours"] == 2
     assert plan["shard"]["language"] == "en"
-    assert plan["shard"]["text_key"] == "text|body|content"
+    assert plan["shard"]["text_key"] == "text|content|body"
     assert plan["shard"]["corpus_name"] == "my texts"
     lines = Path("out/clozeline.toml").read_text().split("\n")
     at = lines.index("[vocab]")
