@@ -162,7 +162,7 @@ def _survey(readable: list[FileRange], faults: dict[str, str]) -> _Survey:
 
 
 def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
-    """Read a sample of all files. faults: as in `_sampled`."""
+    """Read a sample of all files. faults: as in `sampled_from`."""
     texts = [one for one in ranges if one.format == "text"]
 
     @cache

@@ -65,7 +65,7 @@ class _OfFile:
 def sampled_from(ranges: list[FileRange], options: RecordOptions, faults: dict[str, str]) -> Sampled:
     """Read a sample of these files. faults: gets a sentence for each of them that cannot be read, by path."""
     sums = Sampled()
-    count = SLOW.get(ranges[0].format, SAMPLE) if ranges else 0
+    count = SLOW.get(ranges[0].format, SAMPLE)
     finds_languages = is_installed()
     read: dict[tuple[str, str], UndecodableBytes] = {}
     files: dict[str, _OfFile] = defaultdict(_OfFile)

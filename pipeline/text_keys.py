@@ -68,7 +68,7 @@ class _Found(NamedTuple):
 
 
 def text_keys(ranges: list[FileRange], most: int) -> str:
-    """Return the keys of all texts as alternatives: "text" first, then those of the longest texts.
+    """Return the keys of all texts as alternatives: "text" first, then those of the longest texts, with `*` last.
 
     So the key of a file comes before those of its labels and titles that are the only text in others. Of a few files of
     one object the elements of a list are documents, of many the files are. most: how many files are read.
@@ -80,10 +80,11 @@ def text_keys(ranges: list[FileRange], most: int) -> str:
     opened = tables[:: -(-len(tables) // most) or 1]
     for file_range in opened:
         with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
-            for found in map(_found, _tables_in(file_range)):
+            for table in _tables_in(file_range):
+                found = _found(table)
                 lengths[found.key] = max(lengths[found.key], found.length)
                 files[found.key] += found.is_within
-                sizes[found.key] += file_range.size
+                sizes[found.key] += table.size
 
     some = sum(one.size for one in ranges) * len(opened) / max(1, len(tables))
     keys = [key for key in lengths if not files[key] or sizes[key] >= SMALL_SHARE * some]
@@ -111,7 +112,7 @@ def _found(file_range: FileRange) -> _Found:
     nested: Counter[str] = Counter()
     is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
     if file_range.format != "csv":
-        nested = _nested_lengths(rows, is_one)
+        nested = _nested_lengths(rows, is_one, has_maps=file_range.format in ("json", "jsonl"))
         rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
     if file_range.format in ("parquet", "arrow"):
         names = text_columns(_schema(file_range))
@@ -135,14 +136,15 @@ def _schema(file_range: FileRange) -> pa.Schema:
         return open_parquet(opened, file_range.display_path).schema_arrow
 
 
-def _nested_lengths(rows: list[dict[str, Any]], is_one: bool) -> Counter[str]:
+def _nested_lengths(rows: list[dict[str, Any]], is_one: bool, has_maps: bool) -> Counter[str]:
     """Return how many characters of prose are under names that lead into others.
 
-    is_one: the first list on the way is marked, and what settings may hold, too, is left out.
+    is_one: the first list on the way is marked, and what settings may hold, too, is left out. has_maps: as in
+    `nested_texts`.
     """
     texts: dict[str, list[str]] = {}
     characters = 0
-    for name, strings in chain.from_iterable(nested_texts(row, is_one).items() for row in rows):
+    for name, strings in chain.from_iterable(nested_texts(row, is_one, has_maps).items() for row in rows):
         characters += sum(map(len, strings))
         if _last_word(name) not in NO_TEXT | LABELS:
             if is_one:
@@ -176,7 +178,7 @@ def _last_word(name: str) -> str:
 
 def _as_text(name: str, value: Any) -> Any:
     """Return a list of strings as one if its name says that it is a text, and not words or tags."""
-    return "".join(value) if name in USUAL and is_text(value) else value
+    return "".join(filter(None, value)) if name in USUAL and isinstance(value, list) and is_text(value) else value
 
 
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:

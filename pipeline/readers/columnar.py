@@ -4,8 +4,9 @@ Both come as record batches of Arrow. Arrow files are those of the IPC file form
 streaming format: `datasets` and this project's own shards are such files. Formats:
 https://arrow.apache.org/docs/format/Columnar.html#serialization-and-ipc. The check of the columns serves CSV too.
 
-Memory is bounded by --max_document_bytes for Parquet. A record batch of Arrow is refused if it is stored in more than
-MAX_BATCH_BYTES; what of it is compressed grows to the size that it states.
+Memory is bounded by --max_document_bytes for Parquet, but for columns of lists: each of their texts is in memory. A
+record batch of Arrow is refused if it is stored in more than MAX_BATCH_BYTES; what of it is compressed grows to the
+size that it states.
 """
 
 from __future__ import annotations

@@ -141,6 +141,7 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
     first: list[str] = []
     while lines.size < HEAD_BYTES and (line := next(lines, "")):
         first.append(line)
+    is_cut = lines.size >= HEAD_BYTES
     lines.give_back()
 
     try:
@@ -156,17 +157,18 @@ def _has_plain_quotes(lines: _Lines, layout: dict[str, Any], width: int) -> bool
             # In the first column it may be the end of a field from the line before.
             opened += match is None and column > 0 and field.startswith('"')
 
-    if goes_on and _is_sound(first, layout):  # these are the ends of fields over several lines
+    if goes_on and _is_sound(first, layout, is_cut):  # these are the ends of fields over several lines
         goes_on = 0
     wrong = goes_on + (opened if opened > _FEW else 0)
     return all(len(row) == width for row in rows) and wrong > _DAMAGED * (closed + goes_on + opened)
 
 
-def _is_sound(lines: list[str], layout: dict[str, Any]) -> bool:
+def _is_sound(lines: list[str], layout: dict[str, Any], is_cut: bool) -> bool:
+    """Return whether lines are rows with quotes. is_cut: the last one may end within a field."""
     try:
         deque(csv.reader(lines, **layout), maxlen=0)
-    except csv.Error:
-        return False
+    except csv.Error as error:
+        return is_cut and str(error) == "unexpected end of data"
     return True
 
 

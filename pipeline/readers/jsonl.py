@@ -138,7 +138,7 @@ def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
     """Return up to MAX_KEYS keys that lead to texts, the one with the longest text first."""
     texts = {key: value for key, value in fields.items() if is_text(value)} | nested_texts(fields)
-    longest_first = sorted(texts, key=lambda key: -len("".join(texts[key])))
+    longest_first = sorted(texts, key=lambda key: -len("".join(filter(None, texts[key]))))
     return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])
 
 

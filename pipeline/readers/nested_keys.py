@@ -23,8 +23,10 @@ Path = tuple[str, ...]
 
 
 def is_text(value: Any) -> bool:
-    """Return whether a value of JSON is a text: a string, or a list of strings, which are its paragraphs."""
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
+    """Return whether a value of JSON is a text: a string, or a list of strings and nulls, which are its paragraphs."""
+    if isinstance(value, list):
+        return all(part is None or isinstance(part, str) for part in value)
+    return isinstance(value, str)
 
 
 @lru_cache
@@ -38,8 +40,10 @@ def path_of(name: str) -> Path:
     """Return the steps of a name. Example: `"data[].text"` -> `("data", "[]", "text")`."""
     steps = []
     for key in name.split("."):
-        is_list = key.endswith(ELEMENTS) and key != ELEMENTS
-        steps += [key.removesuffix(ELEMENTS), ELEMENTS] if is_list else [key]
+        lists = 0
+        while key.endswith(ELEMENTS) and key != ELEMENTS:
+            key, lists = key.removesuffix(ELEMENTS), lists + 1
+        steps += [key] + [ELEMENTS] * lists
     return tuple(steps)
 
 
@@ -91,10 +95,11 @@ def _under(value: Any, step: str) -> Iterator[Any]:
                 yield element[step]
 
 
-def nested_texts(value: Any, marks_lists: bool = False) -> dict[str, list[str]]:
+def nested_texts(value: Any, marks_lists: bool = False, has_maps: bool = True) -> dict[str, list[str]]:
     """Return the strings in a value of JSON by the names that lead to them, if these lead into other values.
 
-    marks_lists: a list on the way is ELEMENTS in the names, where it may be left out otherwise.
+    marks_lists: a list on the way is ELEMENTS in the names, where it may be left out otherwise. has_maps: keys of an
+    object may be names, for which EACH stands.
     """
     found: dict[str, list[str]] = {}
     inner: list[tuple[Path, Any]] = [((), value)]
@@ -104,10 +109,10 @@ def nested_texts(value: Any, marks_lists: bool = False) -> dict[str, list[str]]:
             is_marked = marks_lists or any(isinstance(element, list) for element in value)
             path = (*path, ELEMENTS) if is_marked and path else path
             if is_text(value) and len(path) > 1:
-                found.setdefault(name_of(path), []).extend(value)
+                found.setdefault(name_of(path), []).extend(filter(None, value))
             inner += [(path, element) for element in reversed(value) if not isinstance(element, str)]
         elif isinstance(value, dict):
-            is_map = _has_names_for_keys(value)
+            is_map = has_maps and _has_names_for_keys(value)
             keys = [key for key in reversed(value) if is_map or _NOT_IN_NAMES.isdisjoint(key)]
             inner += [((*path, EACH if is_map else key), value[key]) for key in keys]
         elif isinstance(value, str) and len(path) > 1:

@@ -233,5 +233,5 @@ def host_of(url: str) -> str:
 
 
 def joined(texts: list[str]) -> str:
-    """Return the texts of several keys as paragraphs, without empty ones. A single text stays as it is."""
-    return texts[0] if len(texts) == 1 else PARAGRAPH_BREAK.join(filter(None, texts))
+    """Return the texts of several keys as paragraphs, without empty ones and nulls. A single text stays as it is."""
+    return texts[0] if len(texts) == 1 and texts[0] else PARAGRAPH_BREAK.join(filter(None, texts))

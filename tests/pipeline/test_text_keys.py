@@ -48,6 +48,14 @@ def test_texts_in_settings_are_not_the_text_of_a_folder(tmp_path: Path) -> None:
     assert look_at(str(tmp_path)).text_key == "body"
 
 
+def test_settings_in_an_archive_are_not_its_text(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as zipped:
+        for number in range(30):
+            zipped.writestr(f"{number}.txt", f"{SENTENCE}\n\n" * 200)
+        zipped.writestr("a.json", json.dumps({"help": [{"message": SENTENCE}] * 5}, indent=1))
+    assert look_at(str(tmp_path)).text_key == "text"
+
+
 def test_a_first_row_that_is_a_sentence_is_no_header(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.tsv", "id1\tIt rained.", [f"id{number}\tIt rained {number} days." for number in range(50)])
     write_csv(tmp_path / "b.csv", "Is it true?,text", [f'"No",{SENTENCE}'] * 50)

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.readers import json_values
 from pipeline.readers.inputs import with_format
+from pipeline.readers.nested_keys import name_of, path_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
@@ -54,6 +55,8 @@ SQUAD = {
         ({"text": "A book.", "title": "T"}, "text|*.text", ["A book."]),
         ({"n": 1, "data": [{"text": "T", "content": "C"}]}, "text|data[].content", ["C"]),
         ({"data": []}, "data[].t", []),
+        ({"data": [[{"t": "x"}, {"t": "y"}], [{"t": "z"}]]}, "data[][].t", ["x\n\ny", "z"]),
+        ([{"parts": ["x", None, "y"]}, {"parts": [None]}], "parts", ["x\n\ny", ""]),
     ],
 )
 def test_texts_under_dotted_keys(value: Any, key: str, expected: list[str], indent: int | None, tmp_path: Path) -> None:
@@ -256,3 +259,15 @@ def test_columns_whose_names_have_dots_and_fields_without_texts(tmp_path: Path) 
     for key in ("m.x.c", "m.d.e", "deep", "m"):
         with pytest.raises(DataError, match=f"has no text column '{key}'; give --text_key one of m.c, m.n, empty, or"):
             records(tmp_path / "a.parquet", key)
+
+
+@pytest.mark.parametrize("path", [("a",), ("a", "[]", "b"), ("a", "[]", "[]", "b", "[]"), ("*", "a", "[]"), ("a", "*")])
+def test_names_and_paths_are_each_the_other(path: tuple[str, ...]) -> None:
+    assert path_of(name_of(path)) == path
+
+
+def test_fields_of_a_table_are_no_names_of_a_map(tmp_path: Path) -> None:
+    row = {"doc": {key: {"text": f"{SENTENCE}{key}"} for key in "abc"}, "parts": [SENTENCE, None]}
+    pq.write_table(pa.Table.from_pylist([row] * 3), tmp_path / "a.parquet")
+    assert text_key(with_format(whole_range(tmp_path / "a.parquet", "auto"))) == "doc.a.text"
+    assert texts(tmp_path / "a.parquet", "parts") == [SENTENCE] * 3

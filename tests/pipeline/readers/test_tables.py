@@ -356,3 +356,12 @@ def test_a_quote_of_tsv_that_no_other_one_follows_hides_no_row(tmp_path: Path, m
     found = shown(read(written(path, path.read_text().replace('"C', '"C\t1')), max_document_bytes=400))
     assert found[9299:9302] == ["A film.", f"- {too_long_reason(400)}", "A film."]
     assert found[18600:18603] == ["A film.", '"B', "A film."] and found[27902] == '"C' and len(found) == 4 * 9300 + 3
+
+
+@pytest.mark.parametrize("size", [25, 50, 75])
+def test_where_the_head_of_a_table_ends_does_not_show(size: int, tmp_path: Path) -> None:
+    """Also within a field over several lines."""
+    field = '"He came in, number {}.\n""Hello,"" she said.\n""Good day,"" said he."\n'
+    rows = "".join(field.format(number) for number in range(3000))
+    found = read(written(tmp_path / "a.tsv", f'text\n"{"x" * size}"\n{rows}'))
+    assert len(found) == 3001 and all(isinstance(record, Record) for record in found)
