@@ -153,9 +153,9 @@ def _nested_lengths(rows: list[dict[str, Any]], is_one: bool, has_maps: bool) ->
                 name = name_of(first + tuple(step for step in path[len(first) :] if step != ELEMENTS))
             texts.setdefault(name, []).extend(filter(_is_prose, strings))
 
-    lengths = Counter({name: sum(map(len, prose)) for name, prose in texts.items() if prose})
     if not is_one:
-        return lengths
+        return Counter({name: sum(map(len, set(prose))) for name, prose in texts.items() if prose})
+    lengths = {name: sum(map(len, prose)) for name, prose in texts.items() if prose}
     return Counter(
         {
             name: length
@@ -182,11 +182,13 @@ def _as_text(name: str, value: Any) -> Any:
 
 
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:
-    lengths: Counter[str] = Counter()
+    """Return how many characters are under each key. What comes again, such as a license in each row, counts once."""
+    texts: dict[str, set[str | bytes]] = defaultdict(set)
     for row in rows:
-        texts = {name: value for name, value in row.items() if isinstance(value, kind) and name}
-        lengths.update({name: len(value) for name, value in texts.items() if not _is_number_or_url(value)})
-    return lengths
+        for name, value in row.items():
+            if isinstance(value, kind) and name and not _is_number_or_url(value):
+                texts[name].add(value)
+    return Counter({name: sum(map(len, values)) for name, values in texts.items()})
 
 
 def _is_number_or_url(value: str | bytes) -> bool:

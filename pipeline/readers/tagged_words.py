@@ -26,7 +26,7 @@ def has_tagged_words(text: str) -> bool:
     """
     lines = [line.strip() for line in text.split("\n")]
     filled = [line for line in (lines[:-1] if fills_head(text) else lines) if line]
-    for separator in ("\t", None):
+    for separator in ("\t", ",", None):
         split = [line.split(separator) for line in filled]
         width, count = Counter(map(len, split)).most_common(1)[0] if split else (0, 0)
         if not 2 <= width <= _MAX_COLUMNS or count < max(_MIN_ROWS, _MOST * len(split)):
@@ -38,7 +38,7 @@ def has_tagged_words(text: str) -> bool:
         if any(_share(_ENTITY, column) >= _MOST for column in columns):
             return True
         blank = len(lines) - len(filled)
-        if separator and blank * _MANY_LINES >= count and _are_few_tags(words, columns[-1]):
+        if separator == "\t" and blank * _MANY_LINES >= count and _are_few_tags(words, columns[-1]):
             return True
     return False
 

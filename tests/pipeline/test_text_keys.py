@@ -26,6 +26,17 @@ def test_the_longest_text_comes_first(tmp_path: Path) -> None:
     assert look_at(str(tmp_path)).text_key == "tweet|title"
 
 
+def test_what_comes_again_in_each_row_counts_once(tmp_path: Path) -> None:
+    rows = [
+        f'"{SENTENCE} {number}","{"This text is licensed under the terms of its authors. " * 5}"'
+        for number in range(50)
+    ]
+    write_csv(tmp_path / "a.csv", "review,rights", rows)
+    lines = [{"a": {"said": f"{SENTENCE} {number}"}, "b": {"bio": SENTENCE * 3}} for number in range(50)]
+    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert look_at(str(tmp_path)).text_key == "a.said|review"
+
+
 def test_labels_are_no_texts(tmp_path: Path) -> None:
     write_csv(tmp_path / "submission.csv", "id,label", ["1,happy", "2,sad"] * 50)
     write_csv(tmp_path / "train.csv", "label,tweet", [f'happy,"{SENTENCE}"'] * 50)

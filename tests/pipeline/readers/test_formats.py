@@ -145,6 +145,7 @@ REFUSED = [
     ),
     ("conllu-as-a-table", "x.tsv", TREE, "looks like CoNLL", "--format csv"),
     ("entities-with-spaces", "x.txt", ENTITIES.replace(b"\t", b" "), "looks like CoNLL", "--format text"),
+    ("entities-with-commas", "x.csv", ENTITIES.replace(b"\t", b","), "looks like CoNLL", "--format csv"),
     ("vertical", "x.vert", WIKI, "looks like SGML or vertical text", "beautifulsoup4"),
     ("vertical-by-content", "x", b'<doc id="1" title="x">\nText.\n</doc>\n', "looks like SGML", "beautifulsoup4"),
     ("sgml", "x.txt", b'<refset setid="a" srclang="en">\n<doc docid="b">', "looks like SGML", "beautifulsoup4"),

@@ -215,7 +215,7 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {
             "id": f"{number}",
-            "translation": {"en": SENTENCE * 2, "de": f"Satz {number}."},
+            "translation": {"en": f"{SENTENCE}{number} times.", "de": f"Satz {number}."},
             "messages": [{"role": "user", "content": f"{number}?"}, {"role": "bot", "content": "Yes."}],
             "parts": ["One.", f"{number}."],
             "source": "web",
