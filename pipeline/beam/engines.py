@@ -1,12 +1,10 @@
-"""What follows from a job's flags: its engine, where the workers run, which paths they can open, and what is checked.
+"""What follows from a job's flags: its engine, where the workers run, and which paths they can open.
 
     here        workers in processes of the launcher, or in the launcher itself
     shared      in processes that another program started, perhaps on other machines; relative paths mean nothing there
     elsewhere   in containers or on a cloud's machines, which do not see the launcher's disk
 
-Flags are parsed and checked before a file is listed or an engine is contacted. Before a job is submitted,
-`check_engine` checks that its engine and worker pool answer and that the files to start them exist. Without that Beam
-waits for minutes, or reports what is missing after it has started something.
+Flags are parsed and checked before a file is listed or an engine is contacted.
 """
 
 from __future__ import annotations
@@ -15,10 +13,7 @@ import argparse
 import copy
 import json
 import logging
-import os
 import platform
-import shutil
-import socket
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +22,6 @@ from typing import Literal
 from apache_beam.options.pipeline_options import (
     DirectOptions,
     GoogleCloudOptions,
-    JobServerOptions,
     PipelineOptions,
     PortableOptions,
     SetupOptions,
@@ -59,7 +53,6 @@ worker is kept for this long too, and assigned work again.
 JOB_SERVER_TIMEOUT = 30 * 24 * 3600
 """In seconds. Beam's default of 300 s also limits how long it listens to a Prism job, so longer jobs appear to fail."""
 
-CONNECT_SECONDS = 10.0
 MEMORY_OF_A_PROCESS = 1 << 30  # bytes, about
 
 _NEEDED_BY_DATAFLOW = {
@@ -69,12 +62,6 @@ _NEEDED_BY_DATAFLOW = {
     "sdk_container_image": "--sdk_container_image, an image with Clozeline, for example one of deploy/images",
 }
 """What to give for each missing option, by Beam's name for it."""
-
-_JARS = {
-    "flink": ("flink_job_server_jar", "flink_submit_uber_jar"),
-    "spark": ("spark_job_server_jar", "spark_submit_uber_jar"),
-}
-"""For each runner: the option with the job server's jar, and the option that makes a job server unnecessary."""
 
 
 class LauncherOptions(PipelineOptions):
@@ -120,17 +107,6 @@ def makes_template(options: PipelineOptions) -> bool:
 
 
 # From flags to options
-
-
-def check_launch(arguments: list[str], known_flags: list[str]) -> PipelineOptions:
-    """Do what `check_flags` does, and for a job on Dataflow also check that there are credentials.
-
-    Called before the input is listed, because Google's clients wait for minutes without credentials.
-    """
-    options = check_flags(arguments, known_flags)
-    if is_dataflow(options) and not is_dry_run(options):
-        _check_credentials(options)
-    return options
 
 
 def _hint(flag: str, known: Iterable[str]) -> str:
@@ -258,12 +234,12 @@ def engine_is_here(options: PipelineOptions) -> bool:
     """Whether the engine, or the job service in front of it, is on this machine."""
     endpoint = options.view_as(PortableOptions).job_endpoint
     if endpoint:
-        return endpoint == "embed" or _is_this_machine(endpoint)
+        return endpoint == "embed" or is_this_machine(endpoint)
     if short_runner_name(options) == "portable":
         return False
 
     address = cluster_address(options)[1]
-    return address is None or _is_this_machine(address)
+    return address is None or is_this_machine(address)
 
 
 def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
@@ -279,13 +255,13 @@ def cluster_address(options: PipelineOptions) -> tuple[str, str | None]:
     return f"--{flag}", None if starts_engine else address
 
 
-def _is_this_machine(address: str) -> bool:
+def is_this_machine(address: str) -> bool:
     """Whether an address such as "localhost:8081", "http://127.0.0.1:8081" or "spark://host:7077" is this machine's."""
     here = ("localhost", "127.0.0.1", "[::1]", "::1", "0.0.0.0", platform.node().lower())
-    return all((host or port).lower() in here for host, port in _hosts_and_ports(address))
+    return all((host or port).lower() in here for host, port in hosts_and_ports(address))
 
 
-def _hosts_and_ports(address: str) -> list[tuple[str, str]]:
+def hosts_and_ports(address: str) -> list[tuple[str, str]]:
     """Return the parts of an address; of each master in "spark://a:7077,b:7077", of which one leads the cluster."""
     parts = [one.rpartition(":") for one in address.rpartition("://")[2].split(",")]
     return [(host, port) for host, _, port in parts]
@@ -335,116 +311,3 @@ def chosen_shuffle(wanted: Shuffle | Literal["auto"], options: PipelineOptions) 
     # Local runners and Prism keep every element in memory.
     can_carry_bulk_data = short_runner_name(options) in ("portable", "flink", "spark") or is_dataflow(options)
     return "service" if can_carry_bulk_data else "files"
-
-
-# Before a job is submitted
-
-
-def check_engine(options: PipelineOptions) -> None:
-    """Raise UsageError if the engine or its workers cannot be reached, or if a file to start them is missing.
-
-    Does nothing for runners that are neither Flink, Spark, Prism nor another job service. Only what this machine can
-    see without a download is checked.
-    """
-    if short_runner_name(options) not in PORTABLE_RUNNERS:
-        return
-
-    portable = options.view_as(PortableOptions)
-    pool = portable.environment_config
-    if portable.environment_type == "EXTERNAL" and pool and _is_this_machine(pool):
-        port = pool.rpartition(":")[2]
-        _check_answers("--environment_config", pool, f"Start `clozeline worker --pool --port {port}`.")
-    if portable.environment_type == "PROCESS" and engine_is_here(options):
-        _check_worker_command(portable.environment_config)
-
-    endpoint = portable.job_endpoint
-    if endpoint:
-        advice = "Start the job server there, or give the HOST:PORT of one that runs."
-        _check_answers("--job_endpoint", endpoint, advice)
-        return
-    if short_runner_name(options) == "portable":
-        raise UsageError("PortableRunner needs --job_endpoint HOST:PORT, the address of a Beam job server.")
-
-    flag, address = cluster_address(options)
-    _check_answers(flag, address, "Start the cluster, or give the HOST:PORT of one that runs.")
-    _check_job_server(options)
-
-
-def _check_worker_command(configuration: str | None) -> None:
-    try:
-        command = json.loads(configuration or "{}").get("command")
-    except (ValueError, AttributeError):  # Beam itself reports a malformed value
-        return
-
-    if isinstance(command, str) and shutil.which(command) is None:
-        raise UsageError(
-            f"The engine cannot start its workers: --environment_config names the command {command}, which does not "
-            "exist here or is not executable. Give the path of `clozeline-worker`, without arguments."
-        )
-
-
-def _check_job_server(options: PipelineOptions) -> None:
-    """Raise UsageError if Beam would start Prism, or Flink's or Spark's job server, here and a file is missing."""
-    runner = short_runner_name(options)
-    values = options.get_all_options()
-    if runner == "prism":
-        _check_file("--prism_location", values["prism_location"], "of the Prism binary")
-        return
-
-    jar, without_server = _JARS[runner]
-    if values[without_server]:
-        return
-    _check_file(f"--{jar}", values[jar], "of the job server, or leave the flag out and give --job_endpoint")
-    java = options.view_as(JobServerOptions).job_server_java_launcher
-    if shutil.which(java) is None:
-        raise UsageError(
-            f"The job server of {runner_as_written(options)} needs Java, and there is no executable file {java}. "
-            "Install a Java runtime, give its path as --job_server_java_launcher, or give --job_endpoint of a job "
-            "server that runs elsewhere."
-        )
-
-
-def _check_file(flag: str, path: str | None, advice: str) -> None:
-    """Raise UsageError if there is no file at a path. A URL is not checked, because Beam downloads it."""
-    if path and "://" not in path and not os.path.isfile(path):
-        raise UsageError(f"There is no file at {flag} {path}. Give the path {advice}.")
-
-
-def _check_answers(flag: str, address: str | None, advice: str) -> None:
-    """Raise UsageError if nothing listens at an address, for which Beam would wait for minutes."""
-    if not address or address == "embed":
-        return
-
-    failed: Exception | None = None
-    for host, port in _hosts_and_ports(address):
-        if not host or not port.isdecimal():
-            raise UsageError(f"{flag} {address} has no port. Give HOST:PORT.")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-            return
-        except (OSError, OverflowError) as error:
-            failed = error
-    reason = getattr(failed, "strerror", None) or failed
-    raise UsageError(f"Nothing answers at {flag} {address} ({reason}). {advice}") from failed
-
-
-def _check_credentials(options: PipelineOptions) -> None:
-    """Raise UsageError if Dataflow's client or credentials are missing. Takes seconds if there are no credentials."""
-    runner = runner_as_written(options)
-    try:
-        import google.auth
-        from google.auth.exceptions import GoogleAuthError
-    except ImportError as error:
-        raise UsageError(
-            f"--runner {runner} needs Dataflow's client, which is not installed: "
-            'pip install "clozeline[pipeline,gcp]".'
-        ) from error
-
-    try:
-        google.auth.default()
-    except GoogleAuthError as error:
-        raise UsageError(
-            f"--runner {runner} needs credentials of Google Cloud, and there are none on this machine: `gcloud auth "
-            "application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS to a service account's key file. "
-            "Nothing was written or submitted."
-        ) from error

@@ -2,7 +2,7 @@
 
 Beam promises nothing about the modules under `apache_beam.runners`, about names that begin with an underscore, or
 about the names of its threads and the texts of its errors. When a new version of Beam breaks something, look here
-first, and at CAUSES and LOST_WORKER in remote.py for what engines and their clients report. Checked with Beam 2.77.
+first, and at CAUSES and LOST_WORKER in causes.py for what engines and their clients report. Checked with Beam 2.77.
 
 Functions import Beam when they are called: `--help` needs no Beam, and a worker sets up its process first.
 """

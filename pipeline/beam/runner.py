@@ -14,8 +14,8 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from pipeline.beam import display, internals, remote, stop_signals
+from pipeline.beam.engine_checks import check_engine
 from pipeline.beam.engines import (
-    check_engine,
     is_dataflow,
     is_dry_run,
     leaves_job,

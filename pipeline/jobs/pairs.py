@@ -21,7 +21,8 @@ from apache_beam.pvalue import AsList, PCollection
 
 from pipeline.beam import estimate
 from pipeline.beam.display import Work
-from pipeline.beam.engines import beam_options, check_launch, path_for_workers
+from pipeline.beam.engine_checks import check_launch
+from pipeline.beam.engines import beam_options, path_for_workers
 from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import SummarizeParts, call, call_last
 from pipeline.card import data_card

@@ -22,7 +22,8 @@ from apache_beam.pvalue import AsList, AsSingleton, PCollection
 
 from pipeline.beam import estimate
 from pipeline.beam.display import Work
-from pipeline.beam.engines import beam_options, check_launch, chosen_shuffle, is_dry_run, path_for_workers
+from pipeline.beam.engine_checks import check_launch
+from pipeline.beam.engines import beam_options, chosen_shuffle, is_dry_run, path_for_workers
 from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once, generate
 from pipeline.commit.finished import Provenance, Wanted, check_other_files, is_finished

@@ -21,9 +21,9 @@ from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.beam import estimate
 from pipeline.beam.display import NOT_MEASURED
+from pipeline.beam.engine_checks import check_launch
 from pipeline.beam.engines import (
     beam_options,
-    check_launch,
     chosen_shuffle,
     is_dry_run,
     leaves_job,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions, SetupOptions
 
+from pipeline.beam.causes import explain
 from pipeline.beam.engines import JOB_SERVER_TIMEOUT, KEEP_WORKERS_MILLIS
 from pipeline.beam.internals import full_name
-from pipeline.beam.remote import explain
 from schemas.errors import UsageError
 from tests.pipeline.beam_flags import options_of
 
