@@ -52,7 +52,17 @@ _TRAINER = (
 )
 
 EXTRAS = {
-    "pipeline": ("apache_beam", "charset_normalizer", "orjson", "sentencex", "tokenizers", "tqdm", "zstandard"),
+    "pipeline": (
+        "aiohttp",
+        "apache_beam",
+        "charset_normalizer",
+        "huggingface_hub",
+        "orjson",
+        "sentencex",
+        "tokenizers",
+        "tqdm",
+        "zstandard",
+    ),
     "trainer": _TRAINER,
     "finetune": ("accelerate", *_TRAINER, "huggingface_hub", "sklearn", "transformers"),
     "export": ("filelock", "huggingface_hub", "safetensors", "tomli_w", "torch", "tqdm", "transformers"),

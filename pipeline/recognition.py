@@ -15,9 +15,11 @@ from typing import Any
 
 from schemas import folder_kinds as kinds
 from schemas import storage
+from schemas.byte_ranges import ByteRange, read_ranges
 from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import Folder, is_file, kind_of, table, what_is
 from schemas.terminal import LABEL_WIDTH, labeled, next_is
+from schemas.urls import advice_on_hub
 
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
@@ -140,7 +142,7 @@ def _last_lines(folder: Folder) -> list[dict[str, Any]]:
     if kinds.METRICS not in folder.sizes:
         return []
     url, size = folder.at(kinds.METRICS), folder.sizes[kinds.METRICS]
-    (tail,) = storage.read_ranges([storage.ByteRange(url, max(0, size - TAIL), size)])
+    (tail,) = read_ranges([ByteRange(url, max(0, size - TAIL), size)])
     lines = []
     for line in tail.split(b"\n"):
         try:
@@ -207,11 +209,11 @@ def _uses_of_model(path: str) -> tuple[str, str]:
 
 def _parameters(url: str) -> int:
     """Return how many numbers a file of safetensors holds, by its header; 0 if that is damaged."""
-    (start,) = storage.read_ranges([storage.ByteRange(url, 0, 8)])
+    (start,) = read_ranges([ByteRange(url, 0, 8)])
     length = int.from_bytes(start, "little")
     if length > MAX_HEADER:
         return 0
-    (header,) = storage.read_ranges([storage.ByteRange(url, 8, 8 + length)])
+    (header,) = read_ranges([ByteRange(url, 8, 8 + length)])
     try:
         tensors = json.loads(header)
         return sum(math.prod(one["shape"]) for key, one in tensors.items() if key != "__metadata__")
@@ -283,7 +285,13 @@ def explain(path: str, rows: int) -> Iterator[str]:
     Raises DataError if it does not exist, or if it is text that cannot be read.
     """
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus.")
+        if not {"*", "?", "["} & set(path):
+            raise DataError(
+                f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus."
+                f"{advice_on_hub(path)}"
+            )
+        yield from _of_text(path, rows)  # which takes a pattern, too
+        return
     if storage.is_local(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe. Give a file or a folder.")
 

@@ -18,14 +18,14 @@ import os
 import re
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import IO, Any, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.urls import filesystem, is_local, join, printable, storage_errors_of, unreadable, unwritable
+from schemas.urls import READ_ONLY, filesystem, is_local, join, printable, storage_errors_of, unreadable, unwritable
 
 __all__ = ["filesystem", "is_local", "join", "printable", "storage_errors_of"]
 """What callers use as storage.join and so on."""
@@ -119,10 +119,14 @@ def _existing_part(path: str) -> str:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError if a local folder could not be created or written. Changes nothing; stores are not checked.
+    """Raise StorageError if a local folder could not be created or written, and UsageError for a URL of READ_ONLY.
+
+    Changes nothing; stores are not checked.
 
     This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
     """
+    if url.partition("://")[0] in READ_ONLY:
+        raise UsageError(f"{url} cannot be written: such URLs are only read. Give a folder, or s3:// or gs://.")
     if not is_local(url):
         return
     place = _existing_part(url)
@@ -273,46 +277,6 @@ def concurrently(function: Callable[[Item], Result], items: Iterable[Item], thre
             yield under_way.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-class ByteRange(NamedTuple):
-    """The bytes [start, end) of a file."""
-
-    url: str
-    start: int
-    end: int
-
-
-def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
-    """Return exactly the bytes of each range, one request each, several at the same time.
-
-    All files must be on the same disk or in the same store. A range past the end of its file returns fewer bytes.
-    Raises DataError if a file does not exist and StorageError if the disk or the store fails.
-    """
-    if not ranges:
-        return []
-
-    first_url = ranges[0].url
-    fs = filesystem(first_url)[0]
-    if isinstance(fs, LocalFileSystem):
-        return [_read_local(wanted) for wanted in ranges]
-
-    paths = [filesystem(wanted.url)[1] for wanted in ranges]
-    starts = [wanted.start for wanted in ranges]
-    ends = [wanted.end for wanted in ranges]
-    try:
-        with storage_errors_of(first_url, FileNotFoundError):
-            return fs.cat_ranges(paths, starts, ends, batch_size=THREADS, on_error="raise")
-    except FileNotFoundError as error:
-        # A store's own error does not name the file.
-        missing = next((wanted.url for wanted in ranges if not exists(wanted.url)), first_url)
-        raise DataError(f"{missing} does not exist.") from error
-
-
-def _read_local(wanted: ByteRange) -> bytes:
-    with open_input(wanted.url) as file, storage_errors_of(wanted.url):
-        file.seek(wanted.start)
-        return file.read(wanted.end - wanted.start)
 
 
 # Folders

@@ -20,8 +20,17 @@ from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import ClozelineError, StorageError, UsageError
 
-EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("hf", "http", "https"), "pipeline")}
 """The pip extra with the package that opens each kind of URL."""
+
+READ_ONLY = ("http", "https", "hf")
+"""Kinds of URLs that are only read. The Hub (hf://) makes a commit of every file that is written."""
+
+# Otherwise a server may compress what it sends, so that sizes and ranges are others than those of its listing.
+_AS_STORED = {"client_kwargs": {"auto_decompress": False, "headers": {"Accept-Encoding": "identity"}}}
+
+_CLIENT_OPTIONS: dict[str, dict[str, Any]] = {"http": _AS_STORED, "https": _AS_STORED, "hf": {"block_size": 1}}
+"""Options of fsspec's file systems. block_size: bytes that are read beyond a range."""
 
 
 def normal(path: str) -> str:
@@ -68,7 +77,8 @@ def filesystem(url: str) -> tuple[Any, str]:
 
     try:
         # A cached listing would hide what other processes have written since.
-        return fsspec.core.url_to_fs(url, use_listings_cache=False)
+        options = _CLIENT_OPTIONS.get(url.partition("://")[0], {})
+        return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
         raise _missing_package(url, error) from error
     except ValueError as error:
@@ -81,9 +91,19 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def _advice(url: str) -> str:
-    if not url.startswith(("hdfs://", "viewfs://")):
+    if "hdfs://" in url or "viewfs://" in url:
+        return " This kind of URL needs Java and Hadoop: set JAVA_HOME, HADOOP_HOME and CLASSPATH."
+    return advice_on_hub(url)
+
+
+def advice_on_hub(url: str) -> str:
+    """Return what to check, after a space, if a URL is one of the Hugging Face Hub; else an empty string."""
+    if "hf://" not in url:
         return ""
-    return " This kind of URL needs Java and Hadoop: set JAVA_HOME, HADOOP_HOME and CLASSPATH."
+    return (
+        " A data set is hf://datasets/OWNER/NAME. If it is private, or its page asks for consent, give that there, and "
+        "set HF_TOKEN or call `hf auth login`."
+    )
 
 
 def _missing_package(url: str, error: ImportError) -> UsageError:
@@ -159,9 +179,10 @@ def storage_errors_of(url: str, *passing: type[Exception]) -> Iterator[None]:
 
 def unreachable(url: str, error: Exception) -> StorageError:
     """Return the error for an exception that the package of an object store raised."""
+    said = " ".join(str(error).split())
     return StorageError(
-        f"{url} cannot be reached ({type(error).__name__}: {error}). Check the address, the credentials and the "
-        "network."
+        f"{url} cannot be reached ({type(error).__name__}: {said}). Check the address, the credentials and the network."
+        f"{_advice(url)}"
     )
 
 

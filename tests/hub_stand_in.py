@@ -1,4 +1,4 @@
-"""A stand-in for the Hugging Face Hub on this machine: as much of its HTTP API as an upload needs.
+"""A stand-in for the Hugging Face Hub on this machine: as much of its HTTP API as uploads and reads of files need.
 
 Tokens are `write`, of a user `me`, and `read`, which may not write. It takes every file in the commit itself, as the
 Hub takes small ones. Large ones would go to a second store, whose protocol is huggingface_hub's matter.
@@ -7,26 +7,40 @@ Hub takes small ones. Large ones would go to a second store, whose protocol is h
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from huggingface_hub import HfFileSystem
+
 
 class Hub(ThreadingHTTPServer):
-    """repositories: whether each is private. files: the content of their files. commits: how many were made."""
+    """repositories: whether each is private. files: the content of their files. commits: how many were made.
+
+    gated: repositories whose files need the token `read` or `write`. asked: the paths of requests with GET.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, bool] = {}
         self.files: dict[str, dict[str, bytes]] = {}
+        self.gated: set[str] = set()
+        self.asked: list[str] = []
         self.commits = 0
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+    @staticmethod
+    def fresh_clients() -> None:
+        """Forget what this process knows of repositories, as a new one would."""
+        HfFileSystem.clear_instance_cache()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,12 +51,14 @@ class Handler(BaseHTTPRequestHandler):
                 {"name": "me", "type": "user", "orgs": []} if known else {"error": "unknown"}, known, 401
             )
 
+        self.hub.asked.append(self.path)
         repository, action = self.parts()
         if repository not in self.hub.repositories:
             return self.answer({"error": "Repository not found"}, False, 404, "RepoNotFound")
         if action.startswith("tree/main"):
-            files = self.hub.files[repository].items()
-            return self.answer([{"type": "file", "path": p, "size": len(b), "oid": "0" * 40} for p, b in files])
+            return self.answer(self.tree(repository, action))
+        if action.startswith("resolve/main/"):
+            return self.send_file(repository, action.removeprefix("resolve/main/"))
         files = self.hub.files[repository]
         header = files.get("README.md", b"").partition(b"\ntags:\n")[2].partition(b"\n---")[0].decode()
         tags = [line.removeprefix("- ") for line in header.splitlines()]
@@ -96,9 +112,37 @@ class Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization", "").removeprefix("Bearer ")
 
     def parts(self) -> tuple[str, str]:
-        """Return OWNER/NAME and what follows it in /api/models/OWNER/NAME/..."""
-        _, _, _, owner, name, action = [*self.path.split("/", 5), "", "", ""][:6]
+        """Return OWNER/NAME and what follows it in /api/models/OWNER/NAME/... and /datasets/OWNER/NAME/..."""
+        owner, name, action = [*self.path.removeprefix("/api").split("/", 4), "", "", ""][2:5]
         return f"{owner}/{name}", action
+
+    def tree(self, repository: str, action: str) -> list[dict[str, Any]]:
+        """Return the entries of a folder and, if that is asked, of those in it."""
+        folder, _, query = action.removeprefix("tree/main").strip("/").partition("?")
+        files = self.hub.files[repository]
+        names = {"/".join(name.split("/")[:depth]) for name in files for depth in range(1, name.count("/") + 2)}
+        inside = sorted(name for name in names if name.startswith(f"{folder}/" if folder else ""))
+        if "recursive=true" not in query.lower():
+            inside = [name for name in inside if "/" not in name[len(folder) :].strip("/")]
+        return [self.entry(name, files.get(name)) for name in inside]
+
+    def entry(self, name: str, data: bytes | None) -> dict[str, Any]:
+        if data is None:
+            return {"type": "directory", "path": name, "size": 0, "oid": "0" * 40}
+        return {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+
+    def send_file(self, repository: str, name: str) -> None:
+        """Send a file, or the range of it that is asked for."""
+        if repository in self.hub.gated and not self.token:
+            return self.answer({"error": "Access is restricted"}, False, 401, "GatedRepo")
+        data = self.hub.files[repository][name]
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        self.send_response(206 if wanted else 200)
+        if wanted:
+            data = data[int(wanted[1]) : int(wanted[2]) + 1]
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
     def answer(self, content: Any, is_fine: bool = True, status: int = 200, code: str = "") -> None:
         data = json.dumps(content).encode()

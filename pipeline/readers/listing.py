@@ -20,17 +20,19 @@ from fsspec.implementations.local import LocalFileSystem
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError, nearest_name
 from schemas.storage import concurrently
-from schemas.urls import unreachable, unreadable
+from schemas.urls import advice_on_hub, unreachable, unreadable
 
-# Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, local disks, and others. Listings and
-# single lookups of one store agree in these fields, but not in all others.
+# Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, the Hub, local disks, and others.
+# Listings and single lookups of one store agree in these fields, but not in all others.
 _VERSIONS = (
     "generation",
     "ETag",
     "etag",
+    "blob_id",
     "mtime",
     "modificationTime",
     "LastModified",
+    "Last-Modified",
     "last_modified",
     "created",
 )
@@ -241,6 +243,7 @@ def _no_file_error(pattern: str, matches: dict[str, dict[str, Any]]) -> UsageErr
         )
     return UsageError(
         f"--input {pattern} matches no file.{_nearest(pattern)} Check the path; nothing was read or written."
+        f"{advice_on_hub(pattern)}"
     )
 
 
@@ -326,7 +329,9 @@ def _inside(fs: Any, folder: str) -> dict[str, dict[str, Any]]:
 
     found = fs.find(folder, detail=True)
     depth = len(folder.strip("/").split("/"))
-    return {name: entry for name, entry in found.items() if not _leading_dots(name.strip("/").split("/")[depth:])}
+    parts = {name: name.strip("/").split("/")[depth:] for name in found}
+    card = ["README.md"] if "hf" in fs.protocol else None
+    return {name: found[name] for name, inside in parts.items() if not _leading_dots(inside) and inside != card}
 
 
 def _walk_disk(folder: str) -> Iterator[str]:

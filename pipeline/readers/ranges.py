@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from pipeline.readers.listing import InputFile
 from schemas import storage
-from schemas.storage import ByteRange, read_ranges
+from schemas.byte_ranges import ByteRange, read_ranges
 
 HEAD_BYTES = 1 << 16
 """Bytes that are read to detect what a file is. Reading them takes less time than one round trip to a store."""

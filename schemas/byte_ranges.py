@@ -1,0 +1,82 @@
+"""Reads ranges of bytes of files, on a disk, in an object store, on the Hub or on a web server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import sleep
+from typing import NamedTuple
+
+from fsspec.implementations.local import LocalFileSystem
+
+from schemas.errors import DataError, StorageError
+from schemas.storage import THREADS, exists, open_input
+from schemas.urls import filesystem, storage_errors_of
+
+WEB_DELAYS = (1, 4, 16)
+"""Seconds between attempts to read from a web server. The packages of object stores make their own."""
+
+TOO_MANY_REQUESTS = 429  # the one status below 500 that passes
+
+
+class ByteRange(NamedTuple):
+    """The bytes [start, end) of a file."""
+
+    url: str
+    start: int
+    end: int
+
+
+def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
+    """Return exactly the bytes of each range, one request each, several at the same time.
+
+    All files must be on the same disk or in the same store. A range past the end of its file returns fewer bytes.
+    Raises DataError if a file does not exist and StorageError if the disk or the store fails.
+    """
+    if not ranges:
+        return []
+
+    first_url = ranges[0].url
+    fs = filesystem(first_url)[0]
+    if isinstance(fs, LocalFileSystem):
+        return [_read_local(wanted) for wanted in ranges]
+
+    paths = [filesystem(wanted.url)[1] for wanted in ranges]
+    starts = [wanted.start for wanted in ranges]
+    ends = [wanted.end for wanted in ranges]
+    try:
+        with storage_errors_of(first_url, FileNotFoundError):
+            fetch = partial(fs.cat_ranges, paths, starts, ends, batch_size=THREADS, on_error="raise")
+            found = _patiently(fetch) if "http" in fs.protocol else fetch()
+    except FileNotFoundError as error:
+        # A store's own error does not name the file.
+        missing = next((wanted.url for wanted in ranges if not exists(wanted.url)), first_url)
+        raise DataError(f"{missing} does not exist.") from error
+
+    for wanted, data in zip(ranges, found, strict=True):
+        if len(data) > wanted.end - wanted.start:
+            raise StorageError(
+                f"The server of {wanted.url} does not send parts of files, which are read in parts. Download it first."
+            )
+    return found
+
+
+def _patiently(fetch: Callable[[], list[bytes]]) -> list[bytes]:
+    """Return what is fetched from a web server, again after WEB_DELAYS if it refuses or breaks off for a moment."""
+    for delay in WEB_DELAYS:
+        try:
+            return fetch()
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            status = getattr(error, "status", None)
+            if status is not None and status < 500 and status != TOO_MANY_REQUESTS:
+                raise
+        sleep(delay)
+    return fetch()
+
+
+def _read_local(wanted: ByteRange) -> bytes:
+    with open_input(wanted.url) as file, storage_errors_of(wanted.url):
+        file.seek(wanted.start)
+        return file.read(wanted.end - wanted.start)

@@ -1,0 +1,180 @@
+"""Inputs on web servers and on the Hugging Face Hub, both on this machine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import constants
+
+from pipeline.readers import inputs
+from pipeline.readers.listing import is_unchanged, matching_files
+from schemas import byte_ranges, manifest
+from tests.conftest import Command
+from tests.hub_stand_in import Hub, running_hub
+
+LINES = [json.dumps({"text": f"Document {i} speaks of {i * 7}. It has a second sentence."}) for i in range(4000)]
+JSONL = "".join(f"{line}\n" for line in LINES).encode()
+DATA_SET = "hf://datasets/me/texts"
+
+
+class Files(SimpleHTTPRequestHandler):
+    """Python's web server, which sends whole files."""
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Keep requests off the terminal."""
+
+
+class Ranges(Files):
+    """Sends parts, too, compresses for clients that take that, and refuses the first `refusals` requests."""
+
+    refusals = 0
+    status = 503
+
+    def do_GET(self) -> None:
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        path = Path(self.translate_path(self.path))
+        if type(self).refusals:
+            type(self).refusals -= 1
+            self.send_error(type(self).status)
+        elif "gzip" in self.headers.get("Accept-Encoding", ""):
+            self.send(gzip.compress(path.read_bytes()), 200, "Content-Encoding", "gzip")
+        elif wanted:
+            self.send(path.read_bytes()[int(wanted[1]) : int(wanted[2]) + 1], 206, "Content-Type", "text/plain")
+        else:
+            super().do_GET()
+
+    def send(self, data: bytes, status: int, *header: str) -> None:
+        self.send_response(status)
+        self.send_header(*header)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the file a.jsonl, which is read in several ranges."""
+    monkeypatch.setattr(inputs, "SPLIT_BYTES", 100_000)
+    monkeypatch.setattr(byte_ranges, "WEB_DELAYS", (0.0, 0.0))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_bytes(JSONL)
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The URL of a web server with the folder; the parameter is its class."""
+    handler = partial(request.param, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with a data set: its card, a file of text, and a folder with a.jsonl."""
+    with running_hub() as running:
+        # huggingface_hub has read HF_ENDPOINT and HF_HUB_OFFLINE when it was imported.
+        files = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, running.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
+        monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        running.repositories["me/texts"] = False
+        running.files["me/texts"] = {
+            "README.md": b"# A card\n\nIt is no text.\n",
+            ".gitattributes": b"* text",
+            "more.txt": b"Some text. And more.\n",
+            "data/a.jsonl": JSONL,
+        }
+        yield running
+
+
+def fingerprint(command: Command, url: str | Path, output: Path) -> str:
+    assert command("shard", "--input", url, "--output", output).returncode == 0
+    return manifest.open_manifest(str(output)).fingerprint
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
+def test_a_web_server_is_read_like_a_disk(command: Command, folder: Path, server: str, tmp_path: Path) -> None:
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(b'{"text": "Another one."}\n'))
+    on_disk = fingerprint(command, folder, tmp_path / "disk")
+    assert fingerprint(command, f"{server}/a.jsonl,{server}/b.jsonl.gz", tmp_path / "web") == on_disk
+    assert fingerprint(command, f"{server}/*.jsonl*", tmp_path / "pattern") == on_disk
+
+
+@pytest.mark.parametrize("server", [Files], indirect=True)
+def test_a_web_server_that_sends_whole_files_is_refused(command: Command, server: str, tmp_path: Path) -> None:
+    done = command("shard", "--input", f"{server}/a.jsonl", "--output", tmp_path / "out")
+    assert done.returncode == 5
+    assert f"The server of {server}/a.jsonl does not send parts of files" in done.stderr
+    assert "Download it first" in done.stderr
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
+@pytest.mark.parametrize(("status", "refusals", "code"), [(503, 2, 0), (429, 2, 0), (503, 1000, 5), (403, 1, 5)])
+def test_a_web_server_is_asked_again(
+    command: Command, server: str, tmp_path: Path, monkeypatch, status: int, refusals: int, code: int
+) -> None:
+    monkeypatch.setattr(Ranges, "status", status)
+    monkeypatch.setattr(Ranges, "refusals", refusals)
+    done = command("shard", "--input", f"{server}/a.jsonl", "--output", tmp_path / "out")
+    assert done.returncode == code
+    assert not code or (f"{server}/a.jsonl cannot be reached" in done.stderr and str(status) in done.stderr)
+
+
+def test_a_data_set_of_the_hub_is_read_like_a_folder(command: Command, folder: Path, hub: Hub, tmp_path: Path) -> None:
+    on_disk = fingerprint(command, folder, tmp_path / "disk")
+    assert fingerprint(command, f"{DATA_SET}/data", tmp_path / "folder") == on_disk
+    assert fingerprint(command, f"{DATA_SET}/data/*.jsonl", tmp_path / "pattern") == on_disk
+
+    (folder / "more.txt").write_bytes(hub.files["me/texts"]["more.txt"])
+    with_text = fingerprint(command, folder, tmp_path / "with_text")
+    assert fingerprint(command, DATA_SET, tmp_path / "whole") == with_text  # without its card
+    assert [file.path for file in matching_files(DATA_SET)] == [f"{DATA_SET}/data/a.jsonl", f"{DATA_SET}/more.txt"]
+
+
+def test_a_file_of_the_hub_changes_with_its_content(hub: Hub) -> None:
+    (file,) = matching_files(f"{DATA_SET}/more.txt")
+    assert is_unchanged(file.path, file.version)
+    hub.files["me/texts"]["more.txt"] = b"Same text. And less.\n"  # of the same size
+    hub.fresh_clients()
+    assert not is_unchanged(file.path, file.version)
+
+
+def test_a_data_set_with_conditions_needs_a_token(
+    command: Command, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.gated.add("me/texts")
+    refused = command("shard", "--input", f"{DATA_SET}/data", "--output", tmp_path / "out")
+    assert refused.returncode == 5
+    assert "gated" in refused.stderr and "set HF_TOKEN" in refused.stderr
+
+    monkeypatch.setenv("HF_TOKEN", "read")
+    hub.fresh_clients()
+    assert command("shard", "--input", f"{DATA_SET}/data", "--output", tmp_path / "out").returncode == 0
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/me/missing", "hf://datasets/me/texts/missing", "hf://texts"])
+def test_what_the_hub_does_not_have(command: Command, hub: Hub, url: str, tmp_path: Path) -> None:
+    done = command("shard", "--input", url, "--output", tmp_path / "out")
+    assert done.returncode in (2, 5)
+    assert url in done.stderr
+    assert "hf://datasets/OWNER/NAME" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/me/out", "http://127.0.0.1:9/out", "https://127.0.0.1:9/out"])
+def test_nothing_is_written_there(command: Command, corpus: Path, url: str) -> None:
+    done = command("shard", "--input", corpus, "--output", url)
+    assert done.returncode == 2
+    assert f"{url} cannot be written: such URLs are only read" in done.stderr
