@@ -179,11 +179,6 @@ def _refuse_results_of_others(output: str) -> None:
 
 def _refuse_output(given: str, output: str) -> None:
     """Raise UsageError if FOLDER, which is `given`, cannot be read, or the output cannot be a folder of ours."""
-    if given.startswith(("http://", "https://")):
-        raise UsageError(
-            f"FOLDER {given} is a web address. Download it first (wget, or `hf download` for a data set), and give the "
-            "folder or file."
-        )
     for path in (given, output):
         utf8_path(path)
     if not storage.is_local(output):

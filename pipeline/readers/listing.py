@@ -39,6 +39,10 @@ _VERSIONS = (
 
 _LISTED_ON_DISK = {"type": "other", "islink": True}  # what is known until a name is looked up
 
+_PAGE_OF_HUB = re.compile(
+    r"https?://huggingface\.co/(datasets/[^/?#]+/[^/?#]+)(?:/(?:tree|blob)/([^/?#]+)(/[^?#]*)?|/viewer[^?#]*)?/?(?:[?#].*)?"
+)
+
 _WILDCARD = re.compile(r"[*?[]")
 
 # A list or a range in braces, as shells expand it: {a,b} or {01..09}.
@@ -153,6 +157,7 @@ def _versions(entry: dict[str, Any]) -> list[str]:
 
 def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
     """Return the files that a pattern names, and whether it is a folder."""
+    _refuse_page(pattern)
     fs, path = storage.filesystem(pattern)
     here = os.path.join(os.getcwd(), "")
     if _is_relative(pattern) and path.startswith(here) and _WILDCARD.search(pattern) and not _is_local(pattern):
@@ -177,6 +182,16 @@ def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
         path = _as_written(fs.unstrip_protocol(name), pattern)
         found.append(InputFile(path, int(entry["size"]), _versions(entry)[0]))
     return found, is_folder
+
+
+def _refuse_page(url: str) -> None:
+    """Raise UsageError for the page of a data set on the Hub, and for that of a folder on a web server."""
+    if page := _PAGE_OF_HUB.fullmatch(url):
+        data_set, revision, path = page.groups(default="")
+        at = f"@{revision}" if revision not in ("", "main") else ""
+        raise UsageError(f"--input {url} is a page. The data set's files are at hf://{data_set}{at}{path.rstrip('/')}")
+    if url.startswith(("http://", "https://")) and url.endswith("/"):
+        raise UsageError(f"--input {url} is a page, not a folder. Name its files, or give a pattern: '{url}*.txt'")
 
 
 def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None:

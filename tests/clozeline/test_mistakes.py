@@ -24,7 +24,7 @@ MISTAKES = {
     "version": (2, "there is no command version. Did you mean --version?"),
     "completion tcsh": (2, "invalid choice: 'tcsh' (choose from bash, zsh, fish)"),
     # start
-    "start https://example.com/a.txt": (2, "is a web address. Download it first"),
+    "start https://huggingface.co/datasets/a/b/tree/main/c": (2, "files are at hf://datasets/a/b/c"),
     "start nope": (2, "nope matches no file. Check the path"),
     "start {books}/a.png --output {out}": (2, "a.png holds no text that can be read: 1 x an image"),
     "start {books} --output {out}": (3, "is too little to train on: * The files that cannot be read are named above."),

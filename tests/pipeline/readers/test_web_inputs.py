@@ -17,7 +17,7 @@ from huggingface_hub import constants
 
 from pipeline.readers import inputs
 from pipeline.readers.listing import is_unchanged, matching_files
-from schemas import byte_ranges, manifest
+from schemas import byte_ranges, manifest, storage
 from tests.conftest import Command
 from tests.hub_stand_in import Hub, running_hub
 
@@ -147,6 +147,7 @@ def test_a_data_set_of_the_hub_is_read_like_a_folder(command: Command, folder: P
 def test_a_file_of_the_hub_changes_with_its_content(hub: Hub) -> None:
     (file,) = matching_files(f"{DATA_SET}/more.txt")
     assert is_unchanged(file.path, file.version)
+    assert storage.read(file.path) == hub.files["me/texts"]["more.txt"]
     hub.files["me/texts"]["more.txt"] = b"Same text. And less.\n"  # of the same size
     hub.fresh_clients()
     assert not is_unchanged(file.path, file.version)
@@ -171,6 +172,24 @@ def test_what_the_hub_does_not_have(command: Command, hub: Hub, url: str, tmp_pa
     assert done.returncode in (2, 5)
     assert url in done.stderr
     assert "hf://datasets/OWNER/NAME" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("https://huggingface.co/datasets/a/b", "files are at hf://datasets/a/b"),
+        ("https://huggingface.co/datasets/a/b/viewer/c/train?row=7", "files are at hf://datasets/a/b"),
+        ("https://huggingface.co/datasets/a/b/blob/v1/c/d.parquet", "files are at hf://datasets/a/b@v1/c/d.parquet"),
+        (
+            "http://127.0.0.1:9/texts/",
+            "not a folder. Name its files, or give a pattern: 'http://127.0.0.1:9/texts/*.txt'",
+        ),
+    ],
+)
+def test_pages_are_no_files(command: Command, url: str, advice: str, tmp_path: Path) -> None:
+    done = command("shard", "--input", url, "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"{advice}\n")
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/me/out", "http://127.0.0.1:9/out", "https://127.0.0.1:9/out"])
