@@ -26,8 +26,10 @@ EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("
 READ_ONLY = ("http", "https", "hf")
 """Kinds of URLs that are only read. The Hub (hf://) makes a commit of every file that is written."""
 
-# Otherwise a server may compress what it sends, so that sizes and ranges are others than those of its listing.
-_AS_STORED = {"client_kwargs": {"auto_decompress": False, "headers": {"Accept-Encoding": "identity"}}}
+# Otherwise a server may compress what it sends, so that sizes and ranges are others than those of its listing. Some
+# refuse clients without a name of their own.
+_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "clozeline"}
+_AS_STORED = {"client_kwargs": {"auto_decompress": False, "headers": _HEADERS}}
 
 _CLIENT_OPTIONS: dict[str, dict[str, Any]] = {"http": _AS_STORED, "https": _AS_STORED, "hf": {"block_size": 1}}
 """Options of fsspec's file systems. block_size: bytes that are read beyond a range."""

@@ -19,6 +19,7 @@ from pipeline.look import Look, unreadable_in
 from pipeline.shard.detection import AUTO
 from schemas import storage
 from schemas.errors import UsageError
+from schemas.host_limits import usable_cores
 from schemas.terminal import counted, megabytes
 from trainer.config.load import recipe_comment, recipe_text
 
@@ -60,6 +61,8 @@ FEWEST_BATCHES = 2
 """Batches that the text has to fill: one is needed, but the size is an estimate, and copies are dropped."""
 LITTLE_TEXT = 2_000_000
 LEARNED_BY_HEART = 100_000  # bytes: minutes of training go over so little hundreds of times
+PREPARED_IN_A_SECOND = 3_500_000
+"""Bytes of text that a core takes through `shard`, `vocab` and `pairs` (docs/measurements.md, "Pipeline speed")."""
 ENOUGH_TEXT = 10_000_000
 """Bytes of text: below the first little is learned, and ten minutes learn hardly more from more than the second."""
 
@@ -205,7 +208,15 @@ def warnings(look: Look, sections: Sections) -> Iterator[str]:
             f"Warning: {megabytes(look.text_bytes)} of text is little. Expect a model that {expected}. Add text: "
             f"more than {LITTLE_TEXT / 1e6:g} MB; {ENOUGH_TEXT / 1e6:g} MB is enough for ten minutes of training."
         )
-    yield from few_hours(*(sections["train"][key].value for key in ("config", "run.max_hours")))
+    recipe, hours = (sections["train"][key].value for key in ("config", "run.max_hours"))
+    yield from few_hours(recipe, hours)
+    preparing = look.text_bytes / (PREPARED_IN_A_SECOND * usable_cores()) / 3600
+    if preparing > hours / 2:
+        yield (
+            f"Warning: the steps before the training take some {preparing:.1f} hours for {megabytes(look.text_bytes)} "
+            f"of text, and {hours:g} hours of training read only a part of it. Give some of its files, as with a "
+            "pattern."
+        )
 
 
 def few_hours(recipe: str, hours: float) -> Iterator[str]:

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.start import decide as decide_module
 from clozeline.start import steps
-from clozeline.start.decide import BYTES_OF_TOKEN, TEN_MINUTES, Sections, changes, decide, expected, too_few_gpus
+from clozeline.start.decide import (
+    BYTES_OF_TOKEN,
+    TEN_MINUTES,
+    Sections,
+    changes,
+    decide,
+    expected,
+    too_few_gpus,
+    warnings,
+)
 from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
 from schemas import host_limits
@@ -70,6 +80,16 @@ def test_other_hours_make_of_a_plan_what_they_would_have_made_at_once(
         found = plan[step] | {key: setting.value for key, setting in changed.get(step, {}).items()}
         kept = {key: value for key, value in found.items() if value is not None}
         assert kept == {key: setting.value for key, setting in at_once[step].items()}
+
+
+@pytest.mark.parametrize(("gigabytes", "hours", "is_told"), [(20, 0.2, True), (20, 8.0, False), (0.1, 0.05, False)])
+def test_text_that_takes_longer_than_its_training_is_told(
+    gigabytes: float, hours: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide_module, "usable_cores", lambda: 2)
+    look = look_at(1000 * gigabytes)
+    told = " ".join(warnings(look, decide("corpus", look, 0, hours, None)))
+    assert ("take some 0.8 hours for 20.0 GB of text" in told) == is_told
 
 
 def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
