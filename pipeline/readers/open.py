@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -52,7 +53,11 @@ def compression_of(path: str) -> str | None:
 
 
 def long_name(path: str) -> str:
-    """Return a path in lower case, with the two suffixes that one of SHORT_SUFFIXES stands for."""
+    """Return a path in lower case, with the two suffixes that one of SHORT_SUFFIXES stands for.
+
+    What follows the name in the address of a web server is left out, as in a.txt.gz?download=1.
+    """
+    path = re.split("[?#]", path)[0] if path.startswith(("http://", "https://")) else path
     stem, dot, suffix = path.lower().rpartition(".")
     return stem + SHORT_SUFFIXES.get(dot + suffix, dot + suffix)
 

@@ -111,6 +111,8 @@ def test_a_web_server_is_read_like_a_disk(command: Command, folder: Path, server
     on_disk = fingerprint(command, folder, tmp_path / "disk")
     assert fingerprint(command, f"{server}/a.jsonl,{server}/b.jsonl.gz", tmp_path / "web") == on_disk
     assert fingerprint(command, f"{server}/*.jsonl*", tmp_path / "pattern") == on_disk
+    named = f"{server}/a.jsonl?download=1,{server}/b.jsonl.gz?a=1&b=2"
+    assert fingerprint(command, named, tmp_path / "query") == on_disk
 
 
 @pytest.mark.parametrize("server", [Files], indirect=True)
