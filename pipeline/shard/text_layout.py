@@ -28,7 +28,7 @@ SEVERAL_PIECES = 5
 MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
-WRAPPED = 0.8
+WRAPPED = 0.9
 """Share of the width that most lines of a wrapped text have."""
 
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
@@ -36,7 +36,7 @@ LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hard
 BLANK_LINE_PLACES = 32  # of a file without blank lines at its beginning that are looked at
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 
-SEVERAL_FILES = 10  # small ones, may be an article each
+SEVERAL_FILES = 10  # small ones, may be an article each, and those of lines a book each
 FEW_FILES = 30
 LARGE_FILE = 2 << 20
 """Up to this many text files, or above this mean size in bytes, a file is probably not one document."""
@@ -60,7 +60,7 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
     seen = [_layout_seen(one) for one in texts[:: max(1, len(texts) // FEW_FILES)]]
     mean_bytes = sum(one.size for one in texts) / len(texts)
     are_parts = len(texts) <= FEW_FILES or mean_bytes > LARGE_FILE
-    if are_parts and set(seen) == {"line"}:
+    if are_parts and (set(seen) == {"line"} or (len(texts) < SEVERAL_FILES and all(map(_is_of_lines, texts)))):
         return "line"
     if max(one.size for one in texts) > MAX_BOOK_BYTES:
         return "blank_line"
@@ -94,6 +94,11 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["lines"] | None:
         ended = sum(map(ends_sentence, followed))
         return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
     return None
+
+
+def _is_of_lines(text: FileRange) -> bool:
+    """Return whether a file is too large for one document, and has lines alone that are not wrapped."""
+    return text.weight > LARGE_PIECE and _layout_seen(text) in ("line", "lines") and not _has_blank_line(text)
 
 
 def _are_wrapped(lines: list[str]) -> bool:

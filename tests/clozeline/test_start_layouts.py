@@ -45,6 +45,21 @@ def test_a_long_line_is_a_document_if_no_line_is_blank() -> None:
     assert planned("poem.txt")["text_layout"] == "blank_line"
 
 
+def test_many_lines_of_any_length_are_documents_if_no_line_is_blank() -> None:
+    Path("titles").mkdir()
+    for name, longest in ("titles", 12), ("comments", 30):
+        lines = [
+            " ".join(f"word{number * place % 97}" for place in range(4, 4 + number % longest))
+            for number in range(1, 9000)
+        ]
+        Path(f"titles/{name}.txt").write_text("\n".join(line or "No" for line in lines))
+    assert planned("titles")["text_layout"] == "line"
+    shutil.copytree("titles", "blocks")
+    with open("blocks/comments.txt", "a") as comments:
+        comments.write("\n\nAnd one of two lines.\nThis is the second.\n")
+    assert planned("blocks")["text_layout"] == "blank_line"
+
+
 def test_a_manifest_of_another_program_is_no_result_of_ours() -> None:
     write_files(40, f"{PARAGRAPH}\n\n{PARAGRAPH}\n")
     Path("texts/manifest.json").write_text('{"text": "The river is long.", "files": 40}')
@@ -187,7 +202,11 @@ COMMENTS = "".join(f"{'so long ' * (number % 19)}it was great\n" for number in r
 @pytest.mark.parametrize("text", ["The river is long and wide.\n" * 9000, COMMENTS])
 def test_lines_that_are_not_wrapped_may_be_documents(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("sentences.txt").write_text(text)
-    assert planned("sentences.txt")["text_layout"] == "blank_line"
+    assert planned("sentences.txt")["text_layout"] == "line"
+    Path("books").mkdir()
+    for number in range(10):
+        Path(f"books/{number}.txt").write_text(f"Book {number}.\n{text}")
+    assert planned("books")["text_layout"] == "blank_line"
     assert "If each line is one, text_layout = line makes it one." in " ".join(capsys.readouterr().out.split())
 
 
