@@ -18,7 +18,7 @@ from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
 from pipeline.readers.members import ranges_in
-from pipeline.readers.nested_keys import EACH, ELEMENTS, is_text, name_of, nested_texts, path_of, to_documents
+from pipeline.readers.nested_keys import EACH, ELEMENTS, name_of, nested_texts, path_of, text_of, to_documents
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_text
 from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
 from pipeline.readers.record import RecordOptions
@@ -113,7 +113,7 @@ def _found(file_range: FileRange) -> _Found:
     is_one = file_range.format == "json" and len(rows) == 1  # such as package.json, with its description
     if file_range.format != "csv":
         nested = _nested_lengths(rows, is_one, has_maps=file_range.format in ("json", "jsonl"))
-        rows = [{name: _as_text(name, value) for name, value in row.items()} for row in rows]
+        rows = [{name: _as_text(name, value, is_one) for name, value in row.items()} for row in rows]
     if file_range.format in ("parquet", "arrow"):
         names = text_columns(_schema(file_range))
         nested = Counter({name: length for name, length in nested.items() if name in names})
@@ -176,9 +176,13 @@ def _last_word(name: str) -> str:
     return found[0].lower() if found else ""
 
 
-def _as_text(name: str, value: Any) -> Any:
-    """Return a list of strings as one if its name says that it is a text, and not words or tags."""
-    return "".join(filter(None, value)) if name in USUAL and isinstance(value, list) and is_text(value) else value
+def _as_text(name: str, value: Any, is_one: bool) -> Any:
+    """Return a list of texts as one if its name says that it is a text, and not words or tags.
+
+    is_one: objects in a list are documents, and not paragraphs.
+    """
+    is_text = name in USUAL and not (is_one and isinstance(value, list) and all(isinstance(one, dict) for one in value))
+    return (text_of(value) or value) if is_text else value
 
 
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:

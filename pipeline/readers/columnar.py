@@ -111,13 +111,17 @@ def text_columns(schema: pa.Schema) -> list[str]:
 def _strings_in(kind: pa.DataType, name: str) -> Iterator[str]:
     if _is_list(kind):
         kind = kind.value_type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
+        if _is_string(kind.field("text").type if pa.types.is_struct(kind) and "text" in kind.names else kind):
             yield name
     if pa.types.is_struct(kind):
         for field in filter(lambda field: "." not in field.name, kind.fields):
-            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type) or pa.types.is_null(field.type):
+            if _is_string(field.type):
                 yield f"{name}.{field.name}"
             yield from _strings_in(field.type, f"{name}.{field.name}")
+
+
+def _is_string(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
 
 
 def _is_list(kind: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ from pipeline.readers.jsonl import (
     load_json,
     parse_json_line,
 )
-from pipeline.readers.nested_keys import EACH, ELEMENTS, Path, is_text, paths_of, to_documents, with_nested
+from pipeline.readers.nested_keys import EACH, ELEMENTS, Path, paths_of, text_of, to_documents, with_nested
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import HEAD_BYTES
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, wanted_keys
@@ -166,7 +166,7 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
     records = 0
     for fields in chain.from_iterable(map(objects_of, heads)):
         records += 1
-        found.update(key for key, value in with_nested(fields, text_key).items() if is_text(value))
+        found.update(key for key, value in with_nested(fields, text_key).items() if text_of(value) is not None)
 
     wanted = wanted_keys(text_key, found)
     missing = [key for key in wanted if key not in found]

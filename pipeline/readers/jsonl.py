@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pipeline.readers.nested_keys import Path, is_text, nested_texts, with_nested
+from pipeline.readers.nested_keys import Path, joined_texts, nested_texts, text_of, with_nested
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
@@ -26,7 +26,6 @@ from pipeline.readers.record import (
     Rejected,
     decode_utf8,
     excerpt_of,
-    joined,
     too_long_reason,
     wanted_keys,
 )
@@ -118,10 +117,10 @@ def parse_json_line(
     source = source.encode(errors="replace").decode()  # without lone surrogates, which Arrow cannot store
 
     wanted = wanted_keys(text_key, fields)
-    text = _text_under(wanted, fields)
+    text = joined_texts(map(fields.get, wanted))
     if not text and "|" in text_key and text_key not in fields:
-        filled = {key for key, value in fields.items() if value and is_text(value)}
-        text = _text_under(wanted_keys(text_key, filled), fields) or text
+        filled = {key for key, value in fields.items() if text_of(value)}
+        text = joined_texts(map(fields.get, wanted_keys(text_key, filled))) or text
     if text is None:
         reason = f"{NO_TEXT} {text_key!r}"
         keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()
@@ -129,16 +128,11 @@ def parse_json_line(
     return Record(text, source, undecodable, position=offset, size=len(line))
 
 
-def _text_under(keys: tuple[str, ...], fields: dict[str, Any]) -> str | None:
-    """Return the texts under the keys as paragraphs, without empty ones; None if there are none."""
-    texts: list[Any] = [text for text in map(fields.get, keys) if is_text(text)]
-    return joined([text if isinstance(text, str) else joined(text) for text in texts]) if texts else None
-
-
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
     """Return up to MAX_KEYS keys that lead to texts, the one with the longest text first."""
-    texts = {key: value for key, value in fields.items() if is_text(value)} | nested_texts(fields)
-    longest_first = sorted(texts, key=lambda key: -len("".join(filter(None, texts[key]))))
+    plain = {key: [text] for key, value in fields.items() if (text := text_of(value)) is not None}
+    texts = plain | nested_texts(fields)
+    longest_first = sorted(texts, key=lambda key: -sum(map(len, texts[key])))
     return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])
 
 

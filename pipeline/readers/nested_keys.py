@@ -7,7 +7,7 @@ a document, and `*.b` each value of an object whose keys are names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -22,11 +22,21 @@ Path = tuple[str, ...]
 """The steps of such a key: keys of objects, ELEMENTS and EACH."""
 
 
-def is_text(value: Any) -> bool:
-    """Return whether a value of JSON is a text: a string, or a list of strings and nulls, which are its paragraphs."""
-    if isinstance(value, list):
-        return all(part is None or isinstance(part, str) for part in value)
-    return isinstance(value, str)
+def text_of(value: Any) -> str | None:
+    """Return a value of JSON as a text: a string, or a list of its paragraphs; None if it is none.
+
+    In a list an object stands for its `text`. Strings and objects together are one running text, as chats write it.
+    """
+    if not isinstance(value, list):
+        return value if isinstance(value, str) else None
+    kinds = {type(part) for part in value if part is not None}
+    if not kinds <= {str, dict}:
+        return None
+    parts = [part.get("text") if isinstance(part, dict) else part for part in value]
+    texts = [text for text in parts if isinstance(text, str)]
+    if dict in kinds and not texts:
+        return None
+    return "".join(texts) if len(kinds) > 1 else joined(texts)
 
 
 @lru_cache
@@ -80,7 +90,12 @@ def joined_at(value: Any, path: Path) -> str | None:
     values = [value]
     for step in path:
         values = [inner for outer in values for inner in _under(outer, step)]
-    texts = [text if isinstance(text, str) else joined(text) for text in values if is_text(text)]
+    return joined_texts(values)
+
+
+def joined_texts(values: Iterable[Any]) -> str | None:
+    """Return the texts among values of JSON as paragraphs, without empty ones; None if there are none."""
+    texts = [text for text in map(text_of, values) if text is not None]
     return joined(texts) if texts else None
 
 
@@ -108,8 +123,10 @@ def nested_texts(value: Any, marks_lists: bool = False, has_maps: bool = True) -
         if isinstance(value, list):
             is_marked = marks_lists or any(isinstance(element, list) for element in value)
             path = (*path, ELEMENTS) if is_marked and path else path
-            if is_text(value) and len(path) > 1:
-                found.setdefault(name_of(path), []).extend(filter(None, value))
+            text, has_objects = text_of(value), any(isinstance(element, dict) for element in value)
+            is_end = path.count(ELEMENTS) != 1 if has_objects and marks_lists else has_objects or len(path) > 1
+            if text and path and is_end:
+                found.setdefault(name_of(path), []).extend([text] if has_objects else filter(None, value))
             inner += [(path, element) for element in reversed(value) if not isinstance(element, str)]
         elif isinstance(value, dict):
             is_map = has_maps and _has_names_for_keys(value)

@@ -31,6 +31,15 @@ SQUAD = {
     "more": [{"context": "no"}],
 }
 
+TELEGRAM = {
+    "name": "Chat",
+    "messages": [
+        {"id": 1, "text": ["A ", {"type": "bold", "text": "bold"}, " word."], "text_entities": [{"text": "bold"}]},
+        {"id": 2, "text": "Plain.", "text_entities": [{"type": "plain", "text": "Plain."}]},
+        {"id": 3, "text": "", "text_entities": []},
+    ],
+}
+
 
 @pytest.mark.parametrize("indent", [None, 1])
 @pytest.mark.parametrize(
@@ -57,6 +66,14 @@ SQUAD = {
         ({"data": []}, "data[].t", []),
         ({"data": [[{"t": "x"}, {"t": "y"}], [{"t": "z"}]]}, "data[][].t", ["x\n\ny", "z"]),
         ([{"parts": ["x", None, "y"]}, {"parts": [None]}], "parts", ["x\n\ny", ""]),
+        (TELEGRAM, "messages[].text", ["A bold word.", "Plain.", ""]),
+        (TELEGRAM, "messages.text", ["A bold word.\n\nPlain."]),
+        (
+            [{"m": [{"c": "hi"}, {"c": [{"type": "text", "text": "x"}, {"url": "u"}, {"text": "y"}]}]}],
+            "m.c",
+            ["hi\n\nx\n\ny"],
+        ),
+        ([{"text": ["see ", {"url": "u"}, None]}, {"text": [{"url": "u"}]}, {"text": ["x", 1]}], "text", ["see "]),
     ],
 )
 def test_texts_under_dotted_keys(value: Any, key: str, expected: list[str], indent: int | None, tmp_path: Path) -> None:
@@ -90,8 +107,13 @@ def made(random_: random.Random, keys: str, depth: int) -> Any:
     return {key: made(random_, keys, depth - 1) for key in random_.sample(keys, 2)}
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(part, str) for part in value))
+def text_of(value: Any) -> str | None:
+    if isinstance(value, list) and all(isinstance(part, str) for part in value):
+        return "\n\n".join(filter(None, value))
+    if isinstance(value, list) and all(isinstance(part, (str, dict)) for part in value):  # no object has a "text"
+        strings = [part for part in value if isinstance(part, str)]
+        return "".join(strings) if strings else None
+    return value if isinstance(value, str) else None
 
 
 def elements_on(value: Any, path: list[str], marked: int) -> list[tuple[Any, list[str]]]:
@@ -121,9 +143,7 @@ def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monke
             for key in rest:
                 parts = [inner for part in parts for inner in (part if isinstance(part, list) else [part])]
                 parts = [part[key] for part in parts if isinstance(part, dict) and key in part]
-            kept = [
-                part if isinstance(part, str) else "\n\n".join(filter(None, part)) for part in parts if is_text(part)
-            ]
+            kept = [text for text in map(text_of, parts) if text is not None]
             expected += ["\n\n".join(filter(None, kept))] if kept else []
         name = ".".join(key + "[]" * (number == marked) for number, key in enumerate(keys, 1))
         assert texts(path, name) == expected, (value, name)
@@ -193,6 +213,13 @@ PACKAGE = {
         ({"n": 1, "texts": [SENTENCE] * 9}, "texts[]"),
         ([{"id": 1, "a": {"b": SENTENCE}}] * 3, "a.b"),
         ([{"story": SENTENCE, "author": {"name": "Ann Bee"}}] * 3, "story"),
+        (
+            {"messages": [{"text": [SENTENCE, {"text": "so it "}, SENTENCE]}, {"text": SENTENCE}] * 20},
+            "messages[].text",
+        ),
+        ([{"m": [{"c": [{"text": f"{SENTENCE}{n}"}] * 2}, {"c": f"{n} {SENTENCE}"}]} for n in range(9)], "m.c"),
+        ([{"body": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "body"),
+        ([{"said": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "said"),
         (PACKAGE, "text"),
     ],
 )
@@ -218,6 +245,7 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
             "translation": {"en": f"{SENTENCE}{number} times.", "de": f"Satz {number}."},
             "messages": [{"role": "user", "content": f"{number}?"}, {"role": "bot", "content": "Yes."}],
             "parts": ["One.", f"{number}."],
+            "turn": [{"type": "text", "text": f"{number}."}, {"type": "image", "text": None}, {"text": "Two."}],
             "source": "web",
         }
         for number in range(600)
@@ -234,6 +262,7 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
         "translation.de": "Satz {}.",
         "none|messages.content": "{}?\n\nYes.",
         "parts": "One.\n\n{}.",
+        "turn": "{}.\n\nTwo.",
         "translation.de,id": "Satz {0}.\n\n{0}",
     }
     for key, text in expected.items():
