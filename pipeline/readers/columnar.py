@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.readers.nested_keys import joined_at
+from pipeline.readers.nested_keys import ELEMENTS, joined_at
 from pipeline.readers.open import DECOMPRESSION_ERRORS, LimitedReads, Stream
 from pipeline.readers.ranges import open_range
 from pipeline.readers.record import (
@@ -35,7 +35,7 @@ from pipeline.readers.record import (
     too_long_reason,
     wanted_keys,
 )
-from schemas.errors import DataError
+from schemas.errors import DataError, nearest_name
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
@@ -69,6 +69,8 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
     most one column is called `source`. A column of type null has no texts.
     """
     texts = text_columns(schema)
+    if not any(ELEMENTS in name for name in schema.names):
+        text_key = text_key.replace(ELEMENTS, "")  # as rows are the documents, it says nothing more
     wanted = wanted_keys(text_key, [*schema.names, *texts])
     for name in (*wanted, "source"):
         column = _column_of(schema, name)
@@ -91,7 +93,7 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
                 advice += f", or '{text_key}|{texts[0]}' if other files have {name!r}"
         else:
             advice = "it has no column of strings at all"
-        raise DataError(f"{path} has no text column {name!r}; {advice}.")
+        raise DataError(f"{path} has no text column {name!r}; {advice}.{nearest_name(name, texts)}")
     return wanted
 
 

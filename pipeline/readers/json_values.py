@@ -28,7 +28,16 @@ from pipeline.readers.jsonl import (
     load_json,
     parse_json_line,
 )
-from pipeline.readers.nested_keys import EACH, ELEMENTS, Path, paths_of, text_of, to_documents, with_nested
+from pipeline.readers.nested_keys import (
+    EACH,
+    ELEMENTS,
+    Path,
+    nested_texts,
+    paths_of,
+    text_of,
+    to_documents,
+    with_nested,
+)
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import HEAD_BYTES
 from pipeline.readers.record import BYTE_ORDER_MARK, Record, RecordOptions, Rejected, wanted_keys
@@ -167,6 +176,7 @@ def unknown_keys(heads: Iterable[bytes], text_key: str) -> tuple[list[str], int,
     for fields in chain.from_iterable(map(objects_of, heads)):
         records += 1
         found.update(key for key, value in with_nested(fields, text_key).items() if text_of(value) is not None)
+        found.update(nested_texts(fields))
 
     wanted = wanted_keys(text_key, found)
     missing = [key for key in wanted if key not in found]

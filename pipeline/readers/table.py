@@ -29,7 +29,7 @@ from pipeline.readers.columnar import (
     open_parquet,
     parquet_records,
 )
-from pipeline.readers.csv_rows import csv_records
+from pipeline.readers.csv_rows import UNCLOSED, csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.encodings import is_line_safe
 from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
@@ -232,6 +232,7 @@ _ONE_OBJECT_PER_LINE = (
 _REMEDIES = {
     NOT_ALONE: "A dump has each tag on a line of its own, as xmllint --format FILE writes it.",
     NO_OBJECT: _ONE_OBJECT_PER_LINE,
+    UNCLOSED: "Double the quotes within fields, or write the table as JSON lines or Parquet.",
 }
 
 

@@ -17,7 +17,7 @@ from pipeline.readers.nested_keys import name_of, path_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
-from schemas.errors import DataError
+from schemas.errors import DataError, nearest_name
 from tests.pipeline.readers.test_cut_files import whole_range
 from tests.pipeline.readers.test_json_values import records, texts
 
@@ -261,6 +261,7 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
     expected = {
         "translation.de": "Satz {}.",
         "none|messages.content": "{}?\n\nYes.",
+        "none[].x|messages[].content": "{}?\n\nYes.",
         "parts": "One.\n\n{}.",
         "turn": "{}.\n\nTwo.",
         "translation.de,id": "Satz {0}.\n\n{0}",
@@ -270,8 +271,16 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
         assert [one.text for one in found if isinstance(one, Record)] == [text.format(number) for number in range(600)]
         assert {one.source for one in found} == {"web"} and isinstance(without, Rejected)
     assert text_key(with_format(whole_range(tmp_path / name, "auto"))) == "translation.en"
+    with pytest.raises(DataError, match=r"no text column 'mesages.content'; .* Did you mean messages.content\?"):
+        records(tmp_path / name, "mesages[].content")
     with pytest.raises(DataError, match=r"no text column 'text'; give --text_key one of id, .*translation.de"):
         records(tmp_path / name)
+
+
+def test_a_mistake_within_a_dotted_key_is_told() -> None:
+    head = json.dumps({"title": "T", "content": "C", "messages": [{"role": "user", "content": "Hello."}]}).encode()
+    keys, _, found = json_values.unknown_keys([head], "title,mesages.content")
+    assert keys == ["mesages.content"] and nearest_name(keys[0], found) == " Did you mean messages.content?"
 
 
 def test_columns_whose_names_have_dots_and_fields_without_texts(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
 from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.record import Record, RecordOptions, Rejected, too_long_reason
-from pipeline.readers.table import read_records
+from pipeline.readers.table import read_records, remedy_of
 from schemas.errors import DataError
 
 
@@ -142,6 +142,7 @@ def test_an_unclosed_quote_that_hides_many_rows_is_an_error(tmp_path: Path, rows
 def test_an_unclosed_quote_at_the_end_of_a_file_hides_no_row(tmp_path: Path) -> None:
     found = shown(read(written(tmp_path / "x.csv", 'text,n\na,1\n"b,2\n' + "c,3\n" * 9)))
     assert found == ["a", f"- {UNCLOSED}", *["c"] * 9]
+    assert "Double the quotes within fields" in remedy_of(UNCLOSED)
 
 
 def test_columns_of_csv_are_checked_as_those_of_parquet(tmp_path: Path) -> None:
