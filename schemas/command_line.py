@@ -7,6 +7,7 @@ It is as wide as the terminal. Errors name the nearest command, flag or value.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import shutil
@@ -292,13 +293,22 @@ def unknown_flags(
 
 
 def file_path(text: str) -> str:
-    """Check an argument that names a file or a folder. An empty one, as from an unset variable, is an error."""
+    """Check an argument that names a file or a folder. An empty one, as from an unset variable, is an error.
+
+    Raises UsageError for a name that the system does not take.
+    """
     if not text.strip():
         raise ArgumentTypeError("it is empty; give a path or a URL")
 
-    from schemas.urls import normal  # loads fsspec, which `clozeline --help` does not need
+    from schemas.urls import is_local, normal, too_long  # loads fsspec, which `clozeline --help` does not need
 
-    return normal(text)
+    path = normal(text)
+    try:
+        os.lstat(path if is_local(path) else ".")
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise too_long(path) from error
+    return path
 
 
 def folder_path(text: str) -> str:

@@ -4,6 +4,7 @@ import os
 import pytest
 
 from schemas import storage, urls
+from schemas.command_line import file_path
 from schemas.errors import StorageError, UsageError
 
 
@@ -84,7 +85,7 @@ def test_what_the_system_refuses_names_the_path_and_the_reason(tmp_path) -> None
         storage.publish("/proc/x/y", b"1")
 
     long = str(tmp_path / ("n" * 300))
-    for use in (storage.names, storage.read, lambda place: storage.publish(f"{place}/x", b"1")):
+    for use in (storage.names, storage.read, file_path, lambda place: storage.publish(f"{place}/x", b"1")):
         with pytest.raises(UsageError, match=r"nnn(/x)? cannot be a path: File name too long\. Give a shorter name\."):
             use(long)
 
