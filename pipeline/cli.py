@@ -9,10 +9,11 @@ import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pipeline.beam import display, stop_signals
-from pipeline.flags import add_flags, given_flags, yes_or_no
+from pipeline.flags import add_flag, add_flags, given_flags, yes_or_no
 from pipeline.help import ABOUT, LAUNCH, About
 from pipeline.options import PairsJob, ShardJob, StatisticsJob, VocabJob
 from schemas import progress, storage
@@ -174,6 +175,7 @@ def _add_inspect_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
     sub.add_argument("paths", type=file_path, nargs="+", metavar="PATH", help=INSPECTED)
     (shown,) = groups
     sub.group(shown).add_argument("--rows", type=positive, default=5, metavar="N", help="number of rows to show")
+    add_flag(sub.group(shown), ShardJob, "exclude")
 
 
 def _add_verify_arguments(sub: CommandParser, groups: dict[str, str]) -> None:
@@ -290,9 +292,14 @@ def _run_statistics(invocation: Invocation) -> None:
 
 def _run_inspect(invocation: Invocation) -> None:
     from pipeline.inspection import inspect_all
+    from pipeline.recognition import of_text
 
     invocation.refuse_other_arguments()
-    print_lines(inspect_all(invocation.parsed.paths, invocation.parsed.rows))
+    paths, rows = invocation.parsed.paths, invocation.parsed.rows
+    if excluded := getattr(invocation.parsed, "exclude", None):  # only of a corpus
+        print_lines(chain.from_iterable(of_text(path, rows, excluded) for path in paths))
+    else:
+        print_lines(inspect_all(paths, rows))
 
 
 def _run_verify(invocation: Invocation) -> None:

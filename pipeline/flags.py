@@ -88,12 +88,17 @@ def add_flags(parser: CommandParser, options: type, groups: Mapping[str, str]) -
         group_of |= dict.fromkeys(names.split(), parser.group(title))
     if differing := group_of.keys() ^ flags_of(options).keys():
         raise ValueError(f"pipeline/help.py and the options of {parser.prog} differ in {sorted(differing)}")
-    for name, (flag, default) in flags_of(options).items():
-        group = group_of[name]
-        if isinstance(flag, Switch):
-            _add_switch(group, name, flag)
-        else:
-            _add_option(group, name, flag, default)
+    for name in flags_of(options):
+        add_flag(group_of[name], options, name)
+
+
+def add_flag(group: Flags, options: type, name: str) -> None:
+    """Add the flag of one field of the dataclass `options` to a group of a parser."""
+    flag, default = flags_of(options)[name]
+    if isinstance(flag, Switch):
+        _add_switch(group, name, flag)
+    else:
+        _add_option(group, name, flag, default)
 
 
 def _add_option(parser: Flags, name: str, flag: Flag, default: Any) -> None:

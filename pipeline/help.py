@@ -87,7 +87,7 @@ ABOUT = {
     "inspect": About(
         "Say what a folder or a file is, show what is in it, and what to do with it next.",
         ("inspect out/pairs --rows 3", "inspect out/run models/bert-base corpus.jsonl"),
-        {"what is shown": "rows"},
+        {"what is shown": "rows exclude"},
     ),
     "verify": About(
         "Check every shard of a folder against its manifest; exit code 3 when one is wrong.",

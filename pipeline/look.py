@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
@@ -21,7 +21,7 @@ from pipeline.readers.formats import ForeignFileError, advice_on, plain_name
 from pipeline.readers.frames import check_end
 from pipeline.readers.inputs import FileRange, ranges_of, with_format
 from pipeline.readers.jsonl import NO_TEXT
-from pipeline.readers.listing import InputFile, list_inputs
+from pipeline.readers.listing import InputFile, list_inputs, without
 from pipeline.readers.open import DECOMPRESSION_ERRORS, open_plain
 from pipeline.readers.ranges import open_range
 from pipeline.readers.record import Record, RecordOptions, TextLayout
@@ -107,10 +107,10 @@ class _Survey(NamedTuple):
     odd: str
 
 
-def look_at(folder: str) -> Look:
-    """Look at a folder, a file or a pattern. Raises UsageError if it holds no text."""
+def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
+    """Look at a folder, a file or a pattern, without what `exclude` names. Raises UsageError if it holds no text."""
     try:
-        files = list_inputs(folder).files
+        files = without([list_inputs(folder)], exclude)[0].files
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--input ")) from error
     found = _found(files)

@@ -10,7 +10,7 @@ import math
 import os
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from schemas import folder_kinds as kinds
@@ -290,7 +290,7 @@ def explain(path: str, rows: int) -> Iterator[str]:
                 f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus."
                 f"{advice_on_hub(path)}"
             )
-        yield from _of_text(path, rows)  # which takes a pattern, too
+        yield from of_text(path, rows)  # which takes a pattern, too
         return
     if storage.is_local(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe. Give a file or a folder.")
@@ -310,7 +310,7 @@ def explain(path: str, rows: int) -> Iterator[str]:
         yield f"{path}: a folder with results. `clozeline inspect` says more of each"
         yield from inside
     else:
-        yield from _of_text(path, rows)
+        yield from of_text(path, rows)
 
 
 SETTINGS = {
@@ -350,7 +350,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
     elif name in kinds.PARTS or _is_json_of_ours(folder, name):
         yield from (f"{path}: a part of {what_is(folder) or 'its folder'}", *next_is(of_folder))
     else:
-        yield from _of_text(path, rows)
+        yield from of_text(path, rows)
 
 
 def _is_json_of_ours(folder: str, name: str) -> bool:
@@ -377,12 +377,12 @@ def _of_settings(path: str) -> Iterator[str]:
         yield from next_is(command.format(path=shlex.quote(path)))
 
 
-def _of_text(path: str, rows: int) -> Iterator[str]:
-    """Yield what a corpus holds, as `clozeline start` sees it, and the beginnings of some documents."""
+def of_text(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what a corpus holds without the files of `exclude`, as `clozeline start` sees it, and some documents."""
     from pipeline.look import documents_of, look_at, look_lines, unreadable_in  # not needed for folders of other kinds
 
     try:
-        look = look_at(path)
+        look = look_at(path, exclude)
     except UsageError as error:  # nothing is wrong: it is no text
         raise DataError(str(error)) from error
     yield from look_lines(path, look)
@@ -393,13 +393,15 @@ def _of_text(path: str, rows: int) -> Iterator[str]:
     if len(look.faults) > len(look.unreadable):
         yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
         return
-    flags = f" --exclude {shlex.join(unreadable_in(path, look))}" if look.unreadable else ""
+    left_out = [*exclude, *unreadable_in(path, look)]
+    flags = f" --exclude {shlex.join(left_out)}" if left_out else ""
     flags += "" if look.language in (None, "en") else f" --language {look.language}"
     has_archives = any(one.reader.members is not None for one in look.ranges)  # whose members may have any encoding
     flags += " --encoding auto" if look.encodings or has_archives else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
+    to_change = " --plan_only" if exclude else ""
     yield from next_is(
-        f"clozeline start {shlex.quote(path)}    all steps to an encoder",
+        f"clozeline start {shlex.quote(path)}{to_change}    all steps to an encoder",
         f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
     )

@@ -334,6 +334,16 @@ def test_records_whose_text_is_within_others_are_read_by_dotted_keys(tmp_path: P
     assert "--text_key turns.words " in told.partition("next  ")[2] and "of text in 10 documents" in told
 
 
+def test_files_that_would_end_a_job_are_left_out(command, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("The river is long.\n")
+    (tmp_path / "broken.json").write_text('{"text": "It rained", "n": }')
+    assert "mend the files" in command("inspect", tmp_path).stdout
+    told = command("inspect", tmp_path, "--exclude", "broken.json").stdout
+    assert f"{tmp_path}: 1 file, " in told and "--output DIR --exclude broken.json " in told
+    misspelled = command("inspect", tmp_path, "--exclude", "brokn.json")
+    assert misspelled.returncode == 3 and "--exclude brokn.json is none of the 2 files" in misspelled.stderr
+
+
 def test_estimates_of_files_that_differ(tmp_path: Path) -> None:
     """Many small ones among large ones, and files with much else than text."""
     for number in range(1500):
