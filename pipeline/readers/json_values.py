@@ -57,6 +57,7 @@ _BRACKET = re.compile(rb'["\[\]{}]')
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _KEY = re.compile(rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*', re.DOTALL)
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
+_FIRST_COMMENTS = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n|/\*.*?\*/)*+", re.DOTALL)
 _OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
 _MEMBER_LINE = re.compile(rb'\n([ \t]*)"(?:[^"\\]|\\.)*"\s*:\s*(\{)')
 _NEXT_KEY = re.compile(rb',\s*"(?:[^"\\]|\\.)*"\s*:\s*\Z')
@@ -73,7 +74,7 @@ def is_other_json(head: bytes, may_be_one_line: bool) -> bool:
 
     may_be_one_line: whether it is one value in one line, if no line ends in these bytes.
     """
-    head = head.strip()
+    head = _FIRST_COMMENTS.sub(b"", head, count=1).strip()
     if head[:1] == b"[":
         return True
     if head[:1] != b"{":
@@ -222,6 +223,8 @@ def json_values(blocks: Iterable[bytes], max_bytes: int, walked: Path = ()) -> I
     value = bytearray()
     offset = size = position = elements = 0
     for block in blocks:
+        if position == 0:
+            block = _FIRST_COMMENTS.sub(lambda found: b" " * len(found[0]), block, count=1)
         start = 0
         for end, next_start, kind in ends.find(block):
             size += end - start

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -47,6 +48,11 @@ _SHOWN_BEFORE_FAULT = 20
 # An object up to the colon after its first key: a brace, a string with escapes, a colon.
 OBJECT = re.compile(rb'\s*\{\s*"(?:[^"\\\n]|\\.)*"\s*:')
 
+# Each also matches strings, in which there are none.
+_STRING = r'("(?:[^"\\]|\\.)*+(?:"|\\?\Z))'
+_COMMENT = re.compile(_STRING + r"|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_LAST_COMMA = re.compile(_STRING + r"|,(?=\s*[\]}])", re.DOTALL)
+
 
 def begins_json_lines(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is JSON lines: an object ends where its first line does."""
@@ -64,6 +70,7 @@ def begins_json_lines(head: bytes) -> bool:
 def load_json(text: str) -> Any:
     """Return the value of a JSON text. Accepts what Python's json writes: NaN, Infinity and lone surrogates, too.
 
+    Comments, and commas before closing brackets, as settings of programs have them, are no faults either.
     Raises ValueError, and JSONDecodeError with the place of the fault wherever that is known.
     """
     try:
@@ -74,6 +81,16 @@ def load_json(text: str) -> Any:
         return json.loads(text, strict=False)  # control characters may be in strings
     except RecursionError as error:
         raise ValueError("too many brackets in brackets") from error
+    except ValueError:
+        bare = _LAST_COMMA.sub(_string_alone, _COMMENT.sub(_string_alone, text))
+        if bare != text:
+            with suppress(ValueError, RecursionError):
+                return json.loads(bare, strict=False)
+        raise
+
+
+def _string_alone(found: re.Match[str]) -> str:
+    return found[1] or ""
 
 
 def json_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:

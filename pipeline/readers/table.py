@@ -101,7 +101,7 @@ class Reader(NamedTuple):
 READERS: dict[Format, Reader] = {
     "jsonl": Reader(
         json_records,
-        suffixes=(".jsonl", ".json", ".ndjson"),
+        suffixes=(".jsonc", ".jsonl", ".json", ".ndjson"),
         begins=begins_json_lines,
         harmless=(BLANK_LINE,),
         flags=("text_key", "encoding"),

@@ -97,6 +97,27 @@ def test_a_value_without_text_is_left_out(words: int, indent: int | None, tmp_pa
     assert left_out.reason in with_format(whole_range(path, "auto")).reader.harmless
 
 
+SETTINGS = """// Place your "settings" here, don't change {these}, [2].
+/* See https://aka.ms/tsconfig */
+{
+  "url": "https://a.example/b", // {"text": "No."},
+  "paths": {"/*": ["a,]", "b"],},
+}
+"""
+
+
+@pytest.mark.parametrize("name", ["tsconfig.json", "settings.jsonc"])
+def test_comments_and_last_commas_are_no_damage(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(SETTINGS)
+    (left_out,) = records(tmp_path / name)
+    assert isinstance(left_out, Rejected) and left_out.reason == "JSON value without text"
+    assert texts(tmp_path / name, "url") == ["https://a.example/b"] and texts(tmp_path / name, "paths./*") == [
+        "a,]\n\nb"
+    ]
+    (tmp_path / name).write_text(SETTINGS.replace('"a,]"', '"a,]'))
+    assert all(isinstance(one, Rejected) and one.reason.startswith("value is not") for one in records(tmp_path / name))
+
+
 def test_damage_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "package.json"
     path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')
