@@ -393,15 +393,13 @@ def of_text(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
     if len(look.faults) > len(look.unreadable):
         yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
         return
-    left_out = [*exclude, *unreadable_in(path, look)]
-    flags = f" --exclude {shlex.join(left_out)}" if left_out else ""
+    flags = f" --exclude {shlex.join(left_out)}" if (left_out := [*exclude, *unreadable_in(path, look)]) else ""
     flags += "" if look.language in (None, "en") else f" --language {look.language}"
     has_archives = any(one.reader.members is not None for one in look.ranges)  # whose members may have any encoding
     flags += " --encoding auto" if look.encodings or has_archives else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
-    to_change = " --plan_only" if exclude else ""
     yield from next_is(
-        f"clozeline start {shlex.quote(path)}{to_change}    all steps to an encoder",
+        f"clozeline start {shlex.quote(path)}{' --plan_only' if exclude else ''}    all steps to an encoder",
         f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from pipeline.readers.nested_keys import Path, joined_texts, nested_texts, text_of, with_nested
+from pipeline.readers.nested_keys import Path, joined_texts, nested_texts, paragraphs_of, text_of, with_nested
 from pipeline.readers.open import Stream
 from pipeline.readers.ranges import fills_head
 from pipeline.readers.record import (
@@ -147,7 +147,7 @@ def parse_json_line(
 
 def _keys_of_strings(fields: dict[str, Any]) -> tuple[str, ...]:
     """Return up to MAX_KEYS keys that lead to texts, the one with the longest text first."""
-    plain = {key: [text] for key, value in fields.items() if (text := text_of(value)) is not None}
+    plain = {key: found for key, value in fields.items() if (found := paragraphs_of(value)) is not None}
     texts = plain | nested_texts(fields)
     longest_first = sorted(texts, key=lambda key: -sum(map(len, texts[key])))
     return tuple(excerpt_of(key.encode(errors="replace")) for key in longest_first[:MAX_KEYS])

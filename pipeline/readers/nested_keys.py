@@ -23,12 +23,18 @@ Path = tuple[str, ...]
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value of JSON as a text: a string, or a list of its paragraphs; None if it is none.
+    """Return a value of JSON as a text, its paragraphs joined; None if it is none."""
+    paragraphs = paragraphs_of(value)
+    return None if paragraphs is None else joined(paragraphs)
+
+
+def paragraphs_of(value: Any) -> list[str] | None:
+    """Return the paragraphs of a value of JSON that is a text: a string, or a list of them; None if it is none.
 
     In a list an object stands for its `text`. Strings and objects together are one running text, as chats write it.
     """
     if not isinstance(value, list):
-        return value if isinstance(value, str) else None
+        return [value] if isinstance(value, str) else None
     kinds = {type(part) for part in value if part is not None}
     if not kinds <= {str, dict}:
         return None
@@ -36,7 +42,7 @@ def text_of(value: Any) -> str | None:
     texts = [text for text in parts if isinstance(text, str)]
     if dict in kinds and not texts:
         return None
-    return "".join(texts) if len(kinds) > 1 else joined(texts)
+    return ["".join(texts)] if len(kinds) > 1 else texts
 
 
 @lru_cache
@@ -123,10 +129,11 @@ def nested_texts(value: Any, marks_lists: bool = False, has_maps: bool = True) -
         if isinstance(value, list):
             is_marked = marks_lists or any(isinstance(element, list) for element in value)
             path = (*path, ELEMENTS) if is_marked and path else path
-            text, has_objects = text_of(value), any(isinstance(element, dict) for element in value)
+            paragraphs, has_objects = paragraphs_of(value), any(isinstance(element, dict) for element in value)
+            # In a file of one object, the objects of a first list are documents, and not paragraphs of one.
             is_end = path.count(ELEMENTS) != 1 if has_objects and marks_lists else has_objects or len(path) > 1
-            if text and path and is_end:
-                found.setdefault(name_of(path), []).extend([text] if has_objects else filter(None, value))
+            if paragraphs is not None and path and is_end:
+                found.setdefault(name_of(path), []).extend(filter(None, paragraphs))
             inner += [(path, element) for element in reversed(value) if not isinstance(element, str)]
         elif isinstance(value, dict):
             is_map = has_maps and _has_names_for_keys(value)

@@ -217,6 +217,7 @@ PACKAGE = {
             {"messages": [{"text": [SENTENCE, {"text": "so it "}, SENTENCE]}, {"text": SENTENCE}] * 20},
             "messages[].text",
         ),
+        ({"m": [{"t": [SENTENCE, {"text": "so"}], "t_e": [{"text": SENTENCE}, {"text": "so"}]}] * 20}, "m[].t"),
         ([{"m": [{"c": [{"text": f"{SENTENCE}{n}"}] * 2}, {"c": f"{n} {SENTENCE}"}]} for n in range(9)], "m.c"),
         ([{"body": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "body"),
         ([{"said": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "said"),
