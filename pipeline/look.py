@@ -44,6 +44,7 @@ MAX_DECOMPRESSED = 16 << 20
 
 MORE_SURVEYS = 2  # of many bad files, each finds some
 MAX_FAULTS = 5  # that are listed
+MAX_UNREAD = 5  # keys, likewise
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
 
@@ -72,7 +73,7 @@ class Look:
     identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. ranges: the files that
     count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on each
     file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that cannot
-    be read, unless no other is left. odd: one on files that text_layout may not suit.
+    be read, unless no other is left. odd: one on files that text_layout may not suit. unread_keys: as in `TextKeys`.
     """
 
     kinds: list[Kind]
@@ -86,6 +87,7 @@ class Look:
     faults: list[str] = field(default_factory=list)
     unreadable: list[str] = field(default_factory=list)
     odd: str = ""
+    unread_keys: dict[str, int] = field(default_factory=dict)
 
     @property
     def language(self) -> str | None:
@@ -105,6 +107,7 @@ class _Survey(NamedTuple):
     sums: dict[str, Sampled]
     bad: dict[str, str]  # a sentence on the first bad record of each file, by path, if there are too many
     odd: str
+    unread_keys: dict[str, int]
 
 
 def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
@@ -144,6 +147,7 @@ def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
         faults=all_faults,
         unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
         odd=survey.odd,
+        unread_keys=survey.unread_keys,
     )
 
 
@@ -170,7 +174,8 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
         sampled = sampled_from(texts, RecordOptions("text", "blank_line"), {})
         return sampled.documents, sampled.text_bytes
 
-    options = RecordOptions(text_keys(ranges, MAX_OPENED), guessed_layout(texts, pieces))
+    keys = text_keys(ranges, MAX_OPENED)
+    options = RecordOptions(keys.read, guessed_layout(texts, pieces))
     # Each format by itself, because the share of text in a file differs most between formats.
     by_format: dict[str, list[FileRange]] = defaultdict(list)
     for one in ranges:
@@ -181,7 +186,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
         if name in sampled:
             sampled[name].all_documents = len(by_format[name])
     odd = doubt(texts, options.text_layout, pieces)
-    return _Survey(ranges, options, text_bytes, sampled, bad_records(sampled.values()), odd)
+    return _Survey(ranges, options, text_bytes, sampled, bad_records(sampled.values()), odd, keys.unread)
 
 
 def documents_of(look: Look, count: int) -> Iterator[Record]:
@@ -209,6 +214,10 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     yield f"About {text}; languages: {languages or '?'}."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
+    if look.unread_keys:
+        longest = sorted(look.unread_keys, key=lambda name: (-look.unread_keys[name], name))[:MAX_UNREAD]
+        unread = ", ".join(f"{name} ({look.unread_keys[name]:,} characters)" for name in longest)
+        yield f"Text is read under {look.text_key}. Others, by what a record has on average: {unread}."
     yield from _first(look.faults)
     if look.odd:
         yield look.odd

@@ -25,8 +25,8 @@ from pipeline.readers.record import RecordOptions
 from schemas.errors import DataError
 
 USUAL = (
-    *("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "paragraphs"),
-    "description",
+    *("text", "content", "body", "article", "document", "raw_content", "passage", "review", "tweet", "sentence"),
+    *("abstract", "paragraphs", "description"),
 )
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
 
@@ -60,20 +60,30 @@ _WORD = 20  # characters; a longer string without blanks is prose of a language 
 
 class _Found(NamedTuple):
     """The key of a file's text. length: characters that a row has under it. is_within: the file is one object, and the
-    key leads into it."""
+    key leads into it. others: such lengths under other keys that most rows have."""
 
     key: str
     length: float
     is_within: bool
+    others: dict[str, float]
 
 
-def text_keys(ranges: list[FileRange], most: int) -> str:
-    """Return the keys of all texts as alternatives: "text" first, then those of the longest texts, with `*` last.
+class TextKeys(NamedTuple):
+    """Keys of texts. read: as alternatives. unread: other keys of files, by the characters of a record."""
 
-    So the key of a file comes before those of its labels and titles that are the only text in others. Of a few files of
-    one object the elements of a list are documents, of many the files are. most: how many files are read.
+    read: str
+    unread: dict[str, int]
+
+
+def text_keys(ranges: list[FileRange], most: int) -> TextKeys:
+    """Return the keys of all texts: "text" first, then those of the longest texts, with `*` last.
+
+    So the key of a file comes before those of its labels and titles that are the only text in others. A file whose
+    records have an earlier key adds none. Of a few files of one object the elements of a list are documents, of many
+    the files are. most: how many files are read.
     """
     lengths: dict[str, float] = defaultdict(float)
+    others: dict[str, list[dict[str, float]]] = defaultdict(list)
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
     tables = [one for one in ranges if one.format in ROWS_OF or one.reader.members]
@@ -85,12 +95,19 @@ def text_keys(ranges: list[FileRange], most: int) -> str:
                 lengths[found.key] = max(lengths[found.key], found.length)
                 files[found.key] += found.is_within
                 sizes[found.key] += table.size
+                others[found.key].append(found.others)
 
     some = sum(one.size for one in ranges) * len(opened) / max(1, len(tables))
     keys = [key for key in lengths if not files[key] or sizes[key] >= SMALL_SHARE * some]
     keys.sort(key=lambda key: (key != "text", EACH in key, -lengths[key], key))
-    whole = [key.replace(ELEMENTS, "") if files[key] >= MANY_FILES else key for key in keys]
-    return "|".join(dict.fromkeys(whole)) or "text"
+    needed: list[str] = []
+    for key in keys:
+        if any(found.keys().isdisjoint(needed) for found in others[key]):
+            needed.append(key)
+    whole = [key.replace(ELEMENTS, "") if files[key] >= MANY_FILES else key for key in needed]
+    unread = {name: round(length) for key in needed for found in others[key] for name, length in found.items()}
+    unread = {name: length for name, length in unread.items() if name not in needed and length > LABEL_CHARACTERS}
+    return TextKeys("|".join(dict.fromkeys(whole)) or "text", unread)
 
 
 def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
@@ -126,7 +143,10 @@ def _found(file_range: FileRange) -> _Found:
         usual, most = [name for name in usual if name != "description"], []
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
     key = (usual or longer or most or ["text"])[0]
-    return _Found(key, max(lengths[key], nested[key]) / max(len(rows), 1), is_one and key in nested)
+    per_row = {name: max(lengths[name], nested[name]) / max(len(rows), 1) for name in (key, *most, *nested)}
+    filled = [name for name in most if 2 * sum(bool(row.get(name)) for row in rows) >= len(rows)]
+    others = {name: per_row[name] for name in (*filled, *nested) if name != key}
+    return _Found(key, per_row[key], is_one and key in nested, others)
 
 
 def _schema(file_range: FileRange) -> pa.Schema:

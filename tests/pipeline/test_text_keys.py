@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.look import look_at
+from pipeline.look import look_at, look_lines
 
 SENTENCE = "It rained the whole day, and the river rose above the bridge."
 
@@ -35,6 +35,23 @@ def test_what_comes_again_in_each_row_counts_once(tmp_path: Path) -> None:
     lines = [{"a": {"said": f"{SENTENCE} {number}"}, "b": {"bio": SENTENCE * 3}} for number in range(50)]
     (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     assert look_at(str(tmp_path)).text_key == "a.said|review"
+
+
+def test_a_key_of_few_files_whose_records_have_that_of_the_others_is_not_added(tmp_path: Path) -> None:
+    for number in range(5):
+        rows = [f'author{place},"{SENTENCE if number else "Good."} {place}"' for place in range(50)]
+        write_csv(tmp_path / f"{number}.csv", "author,said", rows)
+    assert look_at(str(tmp_path)).text_key == "said"
+
+
+def test_other_keys_with_texts_are_told(tmp_path: Path) -> None:
+    question = "What do you think about the music of this film, and about its pictures?"
+    rows = [f'{number},"{question} {number}","{SENTENCE}",9,"short"' for number in range(50)]
+    write_csv(tmp_path / "a.csv", "id,question,review,stars,mood", rows)
+    look = look_at(str(tmp_path))
+    assert look.text_key == "review" and look.unread_keys == {"question": 74}
+    told = "Text is read under review. Others, by what a record has on average: question (74 characters)."
+    assert told in list(look_lines("a", look))
 
 
 def test_labels_are_no_texts(tmp_path: Path) -> None:
