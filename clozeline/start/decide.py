@@ -67,6 +67,9 @@ ENOUGH_TEXT = 10_000_000
 """Bytes of text: below the first little is learned, and ten minutes learn hardly more from more than the second."""
 
 
+DATA_SET_OF_HUB = re.compile(r"hf://(datasets/[^/@]+/[^/@]+)")
+
+
 class Result(NamedTuple):
     """What ten minutes on one core reached with some amount of text (the table of docs/gallery.md).
 
@@ -124,8 +127,10 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
         settings["exclude"] = Setting(
             unreadable_in(folder, look), "cannot be read; without this line the whole step fails"
         )
+    settings["corpus_name"] = Setting(_corpus_name(folder), "of this text, for the cards")
+    if data_set := DATA_SET_OF_HUB.match(folder):
+        settings["corpus_url"] = Setting(f"https://huggingface.co/{data_set[1]}", "where its license stands, too")
     settings |= {
-        "corpus_name": Setting(_corpus_name(folder), "of this text, for the cards"),
         "language": _language(look, language),
         "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
         "dedup": Setting(
@@ -141,7 +146,9 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
 
 
 def _corpus_name(folder: str) -> str:
-    """Return the name of a folder or file; of a pattern, that of the folder in front of it."""
+    """Return the name of a folder, a file or a data set; of a pattern, that of the folder in front of it."""
+    if data_set := DATA_SET_OF_HUB.match(folder):
+        return data_set[1].removeprefix("datasets/")
     named = re.split(r"[^/]*[*?\[]", storage.printable(folder))[0]
     return os.path.basename(os.path.abspath(named)).lstrip("-") or "texts"
 
