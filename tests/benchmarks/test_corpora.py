@@ -15,6 +15,7 @@ import pytest
 
 from schemas.manifest import read_manifest
 
+pytestmark = pytest.mark.thorough
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TEXT = "The wall is long, and nobody knows who has built it. It was found in the last century by a farmer."
 PAGE = "  <page>\n    <title>Wall</title>\n    <ns>0</ns>\n    <id>1</id>\n    <revision>\n      <id>2</id>\n"

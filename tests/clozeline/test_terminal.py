@@ -2,10 +2,8 @@
 
 import json
 import os
-import pty
 import re
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,29 +64,37 @@ def test_a_job_on_a_terminal(corpus: Path, tmp_path: Path) -> None:
     assert len(lines_on(written)) == 1
 
 
-def test_a_run_whose_terminal_is_closed_saves(pairs: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
+def training_of(pairs: Path, out: Path) -> list[str]:
     values = SHRUNK | {"data.pairs": pairs, "run.output": out, "run.max_steps": 5000, "checkpoint.every": 5000}
     sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    words = [sys.executable, "-m", "trainer", "--config", "tests/recipes/small_bert.toml", *sets]
-    process, screen = pty.fork()
-    if process == 0:
-        os.execv(sys.executable, words)
+    return ["--config", "tests/recipes/small_bert.toml", *sets]
+
+
+ON_ITS_OWN_TERMINAL = """
+import fcntl, runpy, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+runpy.run_module("trainer", run_name="__main__")
+"""
+
+
+def test_a_run_whose_terminal_is_closed_saves(pairs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    ours, theirs = os.openpty()
+    words = ["python", "-m", "tests.run_code", ON_ITS_OWN_TERMINAL, *training_of(pairs, out)]
+    process = Command(words, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
     written = ""
-    while ", loss " not in written and (data := os.read(screen, 65536)):
+    while ", loss " not in written and (data := os.read(ours, 65536)):
         written += data.decode(errors="replace")
-    os.close(screen)
-    _, status = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(status) == 75, written
+    os.close(ours)
+    assert process.wait(60) == 75, written
     assert len(list((out / "checkpoints").iterdir())) == 1
     assert "asked to stop; step " in (out / "log.txt").read_text()
 
 
 def test_training_on_a_terminal_and_its_log(run, pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    values = SHRUNK | {"data.pairs": pairs, "run.output": out, "run.max_steps": 5000, "checkpoint.every": 5000}
-    sets = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-    train = ["python", "-m", "trainer", "--config", "tests/recipes/small_bert.toml", *sets]
+    train = ["python", "-m", "trainer", *training_of(pairs, out)]
 
     code, written = on_terminal(train, until=r", loss ", TERM="xterm")
     lines = lines_on(written)

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -226,7 +225,7 @@ def test_a_job_killed_after_each_piece_ends_with_the_same_bytes(statistics: Path
     output = tmp_path / "killed"
     words = ["statistics", "--pairs", str(pairs), "--output", str(output), "--window", str(WINDOW), "--processes", "1"]
     for number in (1, 2, 3):
-        died = subprocess.run([sys.executable, "-c", DIES_AFTER_A_PIECE, *words], capture_output=True)
+        died = forked.run(["python", "-m", "tests.run_code", DIES_AFTER_A_PIECE, *words])
         assert died.returncode == -signal.SIGKILL, died.stderr
         assert len(list(output.glob("_unfinished-*/*.json"))) == number
 

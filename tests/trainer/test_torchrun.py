@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import subprocess
-import sys
 import time
 from datetime import timedelta
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 
+from tests.forked import Command
 from tests.ports import free_port
 from tests.trainer.distributed.test_stop import listens, wait_for
 from trainer import torchrun
@@ -87,8 +87,8 @@ sys.stdin.read()
 def test_a_store_that_ends_first_is_no_error(caplog: pytest.LogCaptureFixture, filtered: bool) -> None:
     """torch's own wait at the end of a launcher, on a real store whose process is killed."""
     port = free_port()
-    command = [sys.executable, "-c", STORE, str(port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as host:
+    words = ["python", "-m", "tests.run_code", STORE, port]
+    with Command(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as host:
         assert host.stdout is not None and host.stdout.readline() == "open\n"
         store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20))
         host.kill()

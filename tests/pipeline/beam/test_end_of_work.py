@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import queue
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,8 @@ from apache_beam.portability.api import (
 )
 
 from pipeline.beam import local
-from tests.processes import started
+from pipeline.environment import WORKER_ENVIRONMENT
+from tests.forked import Command
 
 SECONDS = 120
 
@@ -84,14 +84,23 @@ def launcher() -> Iterator[tuple[Launcher, str]]:
         server.stop(0)
 
 
-def start_worker(kind: str, address: str) -> subprocess.Popen[str]:
-    """A worker of the local runner, or of an engine."""
-    if kind == "engine":
-        return started([sys.executable, "-m", "pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"])
+LOCAL_WORKER = f"""
+import os
+from pipeline.beam import local
+os.environ["{local.LAUNCHER}"] = str(os.getppid())
+local.main()
+"""
 
-    variables = {"CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"', "WORKER_ID": "1"}
-    variables |= {local.LAUNCHER: str(os.getpid()), local.ATTEMPT: os.devnull}
-    return started([sys.executable, "-m", "pipeline.beam.local"], env=os.environ | variables)
+
+def start_worker(kind: str, address: str) -> Command:
+    """A worker of the local runner, or of an engine."""
+    words = ["python", "-m", "pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"]
+    variables = {"no_grpc_proxy": "localhost,127.0.0.1"}
+    if kind == "local":
+        words = ["python", "-m", "tests.run_code", LOCAL_WORKER]
+        variables = {"CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"', "WORKER_ID": "1"}
+        variables[local.ATTEMPT] = os.devnull
+    return Command(words, os.environ | WORKER_ENVIRONMENT | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 @pytest.mark.parametrize("kind", ["local", "engine"])

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from pipeline.beam.local import WorkerLostError, supervised
 from pipeline.commit.failures import carried
 from pipeline.environment import set_in_environment
 from schemas.errors import StorageError
+from tests.conftest import Run
 
 
 def end_a_worker(code: int = 1) -> None:
@@ -54,17 +52,12 @@ def test_other_errors_stay_as_they_are() -> None:
     assert threading.excepthook is hook
 
 
-def test_workers_are_reached_without_the_proxy_of_a_company(tmp_path: Path) -> None:
+def test_workers_are_reached_without_the_proxy_of_a_company(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The river is long.\n\nIt rains.\n")
     flags = ("--input", tmp_path / "a.txt", "--output", tmp_path / "text", "--direct_num_workers", "2")
     proxy = "http://127.0.0.1:9"  # nothing listens
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline", "shard", *flags],
-        env=os.environ | {"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy, "no_proxy": "intranet"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    proxies = {"http_proxy": proxy, "https_proxy": proxy, "grpc_proxy": proxy, "no_proxy": "intranet"}
+    done = run("python", "-m", "pipeline", "shard", *flags, timeout=60, **proxies)
     assert done.returncode == 0 and "2 documents" in done.stdout, done.stderr
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +15,11 @@ import pytest
 from pipeline.beam.engines import path_for_workers
 from schemas.errors import UsageError
 from schemas.manifest import read_manifest
-from tests.conftest import after
+from tests import forked
+from tests.forked import Command
 from tests.pipeline.beam.servers import running_job_service
 from tests.pipeline.beam_flags import options_of
-from tests.processes import ran, wait_for
+from tests.processes import wait_for
 
 PORTABLE = ["--runner=PortableRunner", "--job_endpoint=localhost:1"]
 CLOUD = ["--project=p", "--region=r", "--temp_location=gs://b/t", "--sdk_container_image=i"]
@@ -75,13 +75,14 @@ def test_relative_paths_reach_workers_of_another_folder_and_stay_relative_in_the
     """A worker pool that runs elsewhere on this machine gives the bytes of a local run, rejected records included."""
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text(corpus.read_text() + "{\n")
-    python = [sys.executable, "-m", "pipeline", "shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
+    shard = ["shard", "--input", "mixed.jsonl", "--max_bad_ratio", "0.1"]
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
-    done = ran([*python, "--output", "remote", *service, *pool.flags], cwd=tmp_path, env=environment)
+    words = ["python", "-m", "pipeline", *shard, "--output", "remote", *service, *pool.flags]
+    done = forked.run(words, environment, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "of PortableRunner has been submitted" in done.stderr
     monkeypatch.chdir(tmp_path)
-    assert command(*python[3:], "--output", "here").returncode == 0
+    assert command(*shard, "--output", "here").returncode == 0
     assert list(pool.folder.iterdir()) == []
     for name in ("text-00000-of-00001.arrow", "rejected/run-000000-0000.jsonl", "manifest.json"):
         assert Path("remote", name).read_bytes() == Path("here", name).read_bytes()
@@ -126,20 +127,11 @@ def test_a_job_that_is_not_waited_for_publishes_and_cleans_up(run, corpus, servi
     assert list(bad.glob("_unfinished-*/failed-*.json"))
 
 
-AS_IN_A_TERMINAL = "signal.signal(signal.SIGINT, signal.SIG_DFL)"
-"""A shell that runs tests in the background has its children ignore Ctrl-C; a terminal's do not."""
-
-
 @contextlib.contextmanager
 def begun(corpus: Path, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A job of many small shards, once it has begun to write them."""
-    shard = [sys.executable, "-m", "pipeline", "shard", "--input", str(corpus), "--output", str(out)]
-    process = subprocess.Popen(
-        after(AS_IN_A_TERMINAL, *shard, "--num_shards", "3000", *flags),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    shard = ["python", "-m", "pipeline", "shard", "--input", corpus, "--output", out, "--num_shards", 3000]
+    process = Command([*shard, *flags], stderr=subprocess.PIPE)
     try:
         wait_for(lambda: list(out.rglob("text-*.json")), "no piece was written")
         yield process

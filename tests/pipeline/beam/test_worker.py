@@ -77,7 +77,10 @@ def test_workers_have_the_environment_of_local_ones(pool: Pool) -> None:
     assert {name: environment.get(name) for name in WORKER_ENVIRONMENT} == WORKER_ENVIRONMENT
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 0), pytest.param(signal.SIGINT, 130, marks=pytest.mark.thorough), (signal.SIGKILL, -9)],
+)
 def test_the_processes_of_a_pool_end_with_it(tmp_path: Path, number: signal.Signals, code: int) -> None:
     silent = f"127.0.0.1:{free_port()}"  # an engine that is not there yet; workers wait for it
     with running_pool(tmp_path) as pool:

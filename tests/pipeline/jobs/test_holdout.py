@@ -6,8 +6,6 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from pipeline.shard.holdout import HELD_OUT, NOT_HELD_OUT
 from schemas import storage
 from schemas.errors import StorageError
 from schemas.manifest import Manifest, read_manifest
+from tests import forked
 from tests.conftest import Command, made
 from tests.pipeline.text_rows import text_rows
 
@@ -220,7 +219,7 @@ def run_until_killed(kept: int, words: Sequence[object]) -> None:
 
     Killing it from here would be a race: on a busy machine all shards may be written between two looks at the folder.
     """
-    killed = subprocess.run([sys.executable, "-c", KILLED_COMMAND, str(kept), *map(str, words)], check=False)
+    killed = forked.run(["python", "-m", "tests.run_code", KILLED_COMMAND, kept, *words])
     assert killed.returncode == -signal.SIGKILL
 
 

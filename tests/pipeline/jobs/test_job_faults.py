@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +23,8 @@ from pipeline.commit.staging import Staging
 from pipeline.shard import survey
 from schemas import storage
 from schemas.errors import StorageError
-from tests.conftest import after
+from tests import forked
+from tests.forked import Command
 from tests.pipeline.beam_flags import execution_of, options_of
 
 
@@ -191,9 +191,7 @@ def test_a_submission_that_is_not_waited_for_says_that_the_job_may_still_run(int
 
 def test_a_worker_that_is_started_by_hand_says_so() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLOZELINE_LAUNCHER"}
-    words = [sys.executable, "-m", "pipeline.beam.local"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
-    ends(done, 2, "clozeline shard")
+    ends(forked.run(["python", "-m", "pipeline.beam.local"], environment, timeout=60), 2, "clozeline shard")
 
 
 def test_a_move_of_a_file_that_is_gone_is_a_storage_error(tmp_path) -> None:
@@ -235,10 +233,16 @@ def ignores_hangups(pid: int) -> bool:
     return bool(int(ignored.split()[1], 16) & 1 << (signal.SIGHUP - 1))
 
 
+NOHUP = """
+import runpy, signal
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+runpy.run_module("pipeline", run_name="__main__")
+"""
+
+
 def test_a_command_under_nohup_ignores_the_end_of_its_terminal(corpus: Path, tmp_path: Path) -> None:
-    shard = (sys.executable, "-m", "pipeline", "shard", "--input", corpus, "--output", tmp_path / "out")
-    nohup = after("signal.signal(signal.SIGHUP, signal.SIG_IGN)", *shard)
-    process = subprocess.Popen(nohup, stderr=subprocess.PIPE, text=True)
+    shard = ("shard", "--input", corpus, "--output", tmp_path / "out")
+    process = Command(["python", "-m", "tests.run_code", NOHUP, *shard], stderr=subprocess.PIPE)
     while process.poll() is None and not ignores_hangups(process.pid):
         time.sleep(0.005)
     while process.poll() is None:

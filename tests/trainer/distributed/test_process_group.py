@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from time import monotonic
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from schemas.errors import PreemptedError, UsageError
+from tests import forked
 from tests.ports import free_port
 from trainer.distributed import process_group
 from trainer.distributed.stop import StopRequest
@@ -63,10 +63,8 @@ def test_a_rank_that_is_alone_uses_no_address() -> None:
         "from trainer.distributed import process_group as g; g.start_distributed(1); print(g.open_host_group(1).size())"
     )
     places = {"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"}
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | places, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0 and ended.stdout.endswith("\n1\n"), ended.stderr
+    ended = forked.run(["python", "-m", "tests.run_code", program], os.environ | places, timeout=120)
+    assert ended.returncode == 0 and ended.stdout.splitlines()[-1] == "1", ended.stderr
 
 
 WAITS = "process_group.meet(None, timeout=2)"
@@ -85,12 +83,8 @@ def test_the_others_name_the_missing_rank_when_rank_0_ends(
     """Rank 0 is another process. This one is rank 1 and would wait longer, and rank 2 never comes."""
     port = place(monkeypatch, 1, 3)
     program = "import os, time\nfrom trainer.distributed import process_group\n" + first
-    rank_0 = subprocess.Popen(
-        [sys.executable, "-c", program],
-        env=os.environ | {"RANK": "0", "PYTHONPATH": "."},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["python", "-m", "tests.run_code", program]
+    rank_0 = forked.Command(words, os.environ | {"RANK": "0"}, stderr=subprocess.PIPE)
     with pytest.raises(UsageError, match=rf"Rank 1 waited [\d.]+ s at 127\.0\.0\.1:{port} for rank 2\. ") as caught:
         process_group.meet(None, timeout=60)
     assert not caught.value.everywhere, "each rank that is there prints it"
