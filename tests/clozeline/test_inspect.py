@@ -356,7 +356,7 @@ def test_estimates_of_files_that_differ(tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     tables.mkdir()
     for number in range(40):
-        (tables / f"big{number}.json").write_text(json.dumps({"sizes": [1] * 50_000}))
+        (tables / f"big{number}.json").write_text(json.dumps({"sizes": [1] * 20_000}))
         (tables / f"rows{number}.json").write_text(json.dumps([{"text": "It rained all day."}] * 30))
     found = look.look_at(str(tables))
     assert 1200 <= found.documents < 1300 and found.text_bytes == found.documents * 18

@@ -258,14 +258,17 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "told"), MISTAKES)
-def test_a_mistake_in_the_plan_is_one_line(folder: Path, old: str, new: str, told: str, capsys) -> None:
+def test_a_mistake_in_the_plan_is_one_line(folder: Path, capsys) -> None:
     start = ["start", str(folder)]
     assert main([*start, "--plan_only"]) == 0
-    change(old, new)
-    assert main(start) == 2
-    said = capsys.readouterr().err
-    assert told in said and said.count("\n") == 1
+    plan = Path("out/clozeline.toml")
+    written = plan.read_text()
+    for old, new, told in MISTAKES:
+        change(old, new)
+        assert main(start) == 2
+        said = capsys.readouterr().err
+        assert told in said and said.count("\n") == 1
+        plan.write_text(written)
 
 
 @pytest.mark.parametrize("form", ['"run.max_hours"= 0.17', "[train.run]\nmax_hours = 0.17 "])

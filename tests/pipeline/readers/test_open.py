@@ -40,7 +40,7 @@ def test_lines_begin_where_they_are_asked_for(tmp_path: Path) -> None:
     assert lines(path, 10) == []
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("suffix", ["", ".zst"])
 def test_a_line_of_200_mb_is_passed_over_in_bounded_memory(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"x{suffix}"
     whole = b"before\n" + b"ab" * (100 << 20) + b"\nafter\n"
@@ -74,9 +74,9 @@ def test_what_is_appended_to_a_whole_file_is_named_with_its_place(tmp_path: Path
 @pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
 @pytest.mark.parametrize("line", [b"x" * 1000 + b"\n", b"x"], ids=["lines", "one line"])
 def test_a_bomb_is_named_before_it_goes_off(tmp_path: Path, monkeypatch, suffix: str, line: bytes) -> None:
-    monkeypatch.setattr(opening, "ALWAYS_ALLOWED", 4 << 20)
+    monkeypatch.setattr(opening, "ALWAYS_ALLOWED", 1 << 20)
     path = tmp_path / f"bomb{suffix}"
-    path.write_bytes(COMPRESS[suffix](line * ((64 << 20) // len(line))))
+    path.write_bytes(COMPRESS[suffix](line * ((16 << 20) // len(line))))
     assert path.stat().st_size < 200_000
     with pytest.raises(DataError, match=rf"bomb{suffix} grows beyond \d+ MB"):
         lines(path)

@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoModel
 from trainer.finetune.opening import longest_row
 
 SIZES = {"hidden_size": 8, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 8, "vocab_size": 40}
+SIZES["entity_vocab_size"] = 4  # of luke
 
 FAMILIES = ["albert", "bert", "camembert", "data2vec-text", "electra", "esm", "lilt", "longformer", "luke", "markuplm"]
 FAMILIES += ["mpnet", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"]

@@ -41,7 +41,7 @@ def rows_of(feature: Feature) -> list[list[int]]:
 def test_a_token_of_a_feature_takes_a_few_bytes(encoder, kind_name: str) -> None:
     labels = () if kind_name in ("choice", "span") else ("O", "B-X")
     kind = kind_for(encoder("bert"), kind_name, labels, max_length=384)
-    examples = [EXAMPLES[kind_name]] * 200
+    examples = [EXAMPLES[kind_name]] * 60
 
     tracemalloc.start()
     features = kind.features(examples)
