@@ -11,6 +11,10 @@ from pipeline.beam.estimate import Estimate
 from pipeline.beam.runner import Execution
 from pipeline.commit.staging import Staging
 
+THREADS = ("--direct_num_workers=2", "--direct_running_mode=multi_threading")
+"""Two workers in the test's own process: bundles are shared out as to two processes, whose start takes seconds."""
+PROCESSES = ("--direct_num_workers=2",)
+
 
 def options_of(flags: list[str]) -> PipelineOptions:
     """Return the options of a job with an empty input."""

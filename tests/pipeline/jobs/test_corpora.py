@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from schemas.manifest import read_manifest
+from tests.pipeline.beam_flags import THREADS
 from tests.pipeline.shard.test_detection import ARTICLE
 from tests.pipeline.text_rows import text_rows
 
@@ -83,18 +84,17 @@ def test_each_corpus_is_read_as_by_a_job_of_its_own(command, tmp_path: Path) -> 
 
 def test_a_share_is_the_same_documents_whatever_the_workers(command, tmp_path: Path) -> None:
     shares = {}
-    for share, workers in ((0.25, 1), (0.25, 2), (0.5, 1)):
-        folder = tmp_path / f"{share} {workers}"
+    for share, workers in ((0.25, ()), (0.25, THREADS), (0.5, ())):
+        folder = tmp_path / f"{share} {len(workers)}"
         folder.mkdir()
         listed = write_corpora(folder, f"share = {share}")
-        words = ("shard", "--inputs", listed, "--output", folder / "text", "--direct_num_workers", workers)
-        assert command(*words).returncode == 0
+        assert command("shard", "--inputs", listed, "--output", folder / "text", *workers).returncode == 0
         shares[share, workers] = {row for row in rows_of(folder / "text") if row[0] == "news"}
         ledger = read_manifest(str(folder / "text"), "text").ledger
         assert [(entry.reason, entry.source) for entry in ledger] == [("beyond the share of its corpus", "news")]
         assert len(shares[share, workers]) + ledger[0].count == 400
-    assert shares[0.25, 1] == shares[0.25, 2] < shares[0.5, 1]
-    assert 70 < len(shares[0.25, 1]) < 130
+    assert shares[0.25, ()] == shares[0.25, THREADS] < shares[0.5, ()]
+    assert 70 < len(shares[0.25, ()]) < 130
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 
 from pipeline.readers.record import host_of
 from tests.conftest import Command, made, rows
+from tests.pipeline.beam_flags import PROCESSES, THREADS
 from tests.pipeline.readers.web_files import members, paragraphs, wet
 from tests.pipeline.test_card import Tags
 
@@ -60,7 +61,16 @@ def domains(folder: Path) -> dict[str, Any] | None:
     return json.loads((folder / "manifest.json").read_text())["statistics"].get("domains")
 
 
-@pytest.mark.parametrize("flags", [(), ("--direct_num_workers", 2), ("--shuffle", "service"), ("--shuffle", "merged")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        THREADS,
+        ("--shuffle", "service"),
+        ("--shuffle", "merged"),
+        pytest.param(PROCESSES, marks=pytest.mark.thorough),
+    ],
+)
 def test_a_job_counts_as_a_plain_loop_does(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[object, ...]
 ) -> None:

@@ -32,7 +32,7 @@ def large_corpus(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     folder.mkdir()
     for number in range(12):
         lines = (
-            json.dumps({"text": f"File {number}, part {i}. {text}"}) + "\n" for i in range(25) for text in documents
+            json.dumps({"text": f"File {number}, part {i}. {text}"}) + "\n" for i in range(15) for text in documents
         )
         (folder / f"{number:02d}.jsonl").write_text("".join(lines))
     return folder
@@ -305,10 +305,10 @@ def test_a_stop_at_any_moment_ends_the_command(large_corpus: Path, tmp_path: Pat
         assert process.returncode in (0, 130) and "Traceback" not in told, told  # 0: the result was in place before
 
 
-def test_folders_of_the_user_named_like_ours_do_not_reach_the_workers(large_corpus: Path, tmp_path: Path) -> None:
+def test_folders_of_the_user_named_like_ours_do_not_reach_the_workers(corpus: Path, tmp_path: Path) -> None:
     for name in ("pipeline", "trainer", "schemas"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('the file of the user was run')\n")
-    process = start(large_corpus, tmp_path / "text", cwd=tmp_path)
+    process = start(corpus.parent, tmp_path / "text", cwd=tmp_path)
     told, _ = process.communicate(timeout=TIMEOUT)
     assert process.returncode == 0, told

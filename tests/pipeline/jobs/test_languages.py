@@ -12,6 +12,7 @@ import pytest
 from pipeline.shard.detection import model_hash
 from schemas import shards
 from schemas.manifest import Manifest, read_manifest
+from tests.pipeline.beam_flags import THREADS
 from tests.pipeline.shard.test_detection import ARTICLE
 from tests.pipeline.text_rows import text_rows
 
@@ -60,22 +61,19 @@ def test_each_document_has_its_language(text: Path) -> None:
     assert manifest.options["language_model"] == model_hash()
 
 
-@pytest.mark.parametrize(
-    ("workers", "flags"),
-    [(1, ["--dedup", "none"]), (1, ["--dedup", "exact"]), (2, ["--dedup", "exact", "--shuffle", "merged"])],
-)
+@pytest.mark.parametrize(("dedup", "flags"), [("none", ()), ("exact", (*THREADS, "--shuffle", "merged"))])
 def test_workers_and_the_order_of_files_do_not_show(
-    command, corpus: Path, tmp_path: Path, workers: int, flags: list[str]
+    command, corpus: Path, tmp_path: Path, dedup: str, flags: tuple[str, ...]
 ) -> None:
     lines = corpus.read_text().splitlines(keepends=True)
     lines += lines[:30]
     for name, part in (("a", lines), ("b1", lines[1::2][::-1]), ("b2", lines[::2])):
         (tmp_path / f"{name}.jsonl").write_text("".join(part))
     fingerprints = set()
-    for output, inputs, number in (("one", ["a"], 1), ("other", ["b2", "b1"], workers)):
+    for output, inputs, more in (("one", ["a"], ()), ("other", ["b2", "b1"], flags)):
         paths = [str(tmp_path / f"{name}.jsonl") for name in inputs]
         words = ("shard", "--input", *paths, "--output", tmp_path / output, "--language", "auto", "--num_shards", 3)
-        assert command(*words, *flags, "--direct_num_workers", number, "--holdout", 0.2).returncode == 0
+        assert command(*words, "--dedup", dedup, "--holdout", 0.2, *more).returncode == 0
         fingerprints.add(read_manifest(str(tmp_path / output), "text").fingerprint)
         fingerprints.add(read_manifest(f"{tmp_path / output}_heldout", "text").fingerprint)
     assert len(fingerprints) == 2
@@ -147,7 +145,6 @@ def test_wrong_flags_are_refused_in_one_line(
         (["de"], [], "the text looks like German, and is read by the rules of English,* Give --language de."),
         (["de", "ru"], [], "the text looks like several languages, * Give --language auto."),
         (["de"], ["--language", "de"], ""),
-        (["en"], [], ""),
         (["en", "de"], [], ""),
     ],
 )

@@ -16,6 +16,7 @@ import pytest
 from pipeline.text_card import stage_of
 from schemas.manifest import read_manifest
 from schemas.terminal import megabytes
+from tests.pipeline.beam_flags import THREADS
 from tests.pipeline.test_card import Tags
 
 TEXT = "the cat sat on a mat and dogs ran home with friends while rain fell over green hills that evening"
@@ -132,7 +133,7 @@ def test_the_ledger_is_a_table_that_others_query(made: Path, command, tmp_path: 
 
     # Other workers, the same bytes.
     flags = ("--dedup", "exact", "--filters", "gopher", "--holdout", 0.2, "--num_shards", 2)
-    again = ("--output", tmp_path / "text", "--direct_num_workers", 2)
+    again = ("--output", tmp_path / "text", *THREADS)
     assert command("shard", "--inputs", made / "corpora.toml", *again, *flags).returncode == 0
     for name in ("ledger.parquet", "card.html"):
         assert (tmp_path / "text" / name).read_bytes() == (made / "text" / name).read_bytes()

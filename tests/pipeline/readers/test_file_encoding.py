@@ -16,6 +16,7 @@ from pipeline.readers.ranges import HeldFile
 from pipeline.readers.record import Record, RecordOptions
 from pipeline.readers.table import read_records
 from schemas.manifest import read_manifest
+from tests.pipeline.beam_flags import THREADS
 from tests.pipeline.readers.input_files import CHINESE, FRENCH, JAPANESE, KOREAN, POLISH, PROSE, RUSSIAN
 from tests.pipeline.readers.office_files import zipped
 from tests.pipeline.readers.test_encodings import TEXTS, WRITTEN
@@ -57,10 +58,10 @@ def write_folder(folder: Path, *, as_utf8: bool) -> Path:
 
 def test_a_folder_of_many_encodings_equals_the_same_folder_in_utf8(command, tmp_path: Path) -> None:
     made = {}
-    for name, workers in (("utf8", 1), ("mixed", 2)):
+    for name, workers in (("utf8", ()), ("mixed", THREADS)):
         folder = write_folder(tmp_path / name, as_utf8=name == "utf8")
         output = tmp_path / f"{name}-text"
-        flags = ("--encoding", "auto", "--direct_num_workers", workers, "--num_shards", 2)
+        flags = ("--encoding", "auto", *workers, "--num_shards", 2)
         done = command("shard", "--input", folder, "--output", output, *flags)
         assert done.returncode == 0, done.stderr
         made[name] = (read_manifest(str(output), "text").fingerprint, sentences_of(output))
