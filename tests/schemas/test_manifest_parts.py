@@ -24,6 +24,7 @@ from schemas.manifest import (
     parse_manifest,
     read_manifest,
 )
+from tests.damaged_folders import read_fields
 from tests.large_folders import large_pairs, many_shards, write_parts
 
 COUNT = 2 * PART_ENTRIES + 5
@@ -35,13 +36,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def fields_of(folder: Path) -> dict:
-    return json.loads((folder / "manifest.json").read_text())
-
-
 def reseal(folder: Path, part: Path) -> None:
     """Have manifest.json state the size and the hash that a part has now."""
-    fields = fields_of(folder)
+    fields = read_fields(folder)
     for entry in fields["parts"]:
         if entry["path"] == part.name:
             data = part.read_bytes()
@@ -56,12 +53,12 @@ def first_part(folder: Path) -> Path:
 def test_up_to_4096_shards_lie_in_manifest_json_itself(tmp_path: Path) -> None:
     written = large_pairs(tmp_path, PART_ENTRIES)
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
-    assert "parts" not in fields_of(tmp_path)
+    assert "parts" not in read_fields(tmp_path)
     assert read_manifest(str(tmp_path), "pairs") == written
 
 
 def test_more_shards_lie_in_parts_and_are_read_as_one_manifest(folder: Path) -> None:
-    fields = fields_of(folder)
+    fields = read_fields(folder)
     assert fields["shards"] == []
     assert [part["count"] for part in fields["parts"]] == [PART_ENTRIES, PART_ENTRIES, 5]
 
@@ -82,7 +79,7 @@ def test_inputs_may_lie_in_parts_as_well(tmp_path: Path) -> None:
     parts = write_parts(tmp_path, "inputs", inputs)
     whole = written.model_copy(update={"inputs": inputs, "parts": parts})
     (tmp_path / "manifest.json").write_bytes(whole.to_json())
-    assert fields_of(tmp_path)["inputs"] == []
+    assert read_fields(tmp_path)["inputs"] == []
     assert read_manifest(str(tmp_path), "pairs") == whole
 
 
@@ -127,7 +124,7 @@ def test_a_part_whose_entries_are_wrong_is_refused(folder: Path, name: str) -> N
 
 
 def test_shards_both_in_place_and_in_parts_are_refused(folder: Path) -> None:
-    fields = fields_of(folder)
+    fields = read_fields(folder)
     fields["shards"] = json.loads(first_part(folder).read_text())[:1]
     (folder / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(DataError, match="lists shards itself and in parts"):
@@ -135,7 +132,7 @@ def test_shards_both_in_place_and_in_parts_are_refused(folder: Path) -> None:
 
 
 def test_a_part_outside_of_the_folder_is_refused(folder: Path) -> None:
-    fields = fields_of(folder)
+    fields = read_fields(folder)
     fields["parts"][0]["path"] = "/etc/passwd"
     (folder / "manifest.json").write_text(json.dumps(fields))
     with pytest.raises(DataError, match=r"parts\.0\.path.*not a plain file name"):

@@ -13,14 +13,11 @@ from pipeline.commit.staging import Staging
 from pipeline.exchange import blocks
 from pipeline.exchange.blocks import Block, Stream, Way, indexes_by_name, merge_runs, parts_of_runs, read_tables
 from pipeline.exchange.runs import encode_run, read_buckets
+from tests.pipeline.exchange.test_exchange import keys_of
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("run", pa.int64())])
 ROWS = 6  # of a run
 BUCKETS = 4
-
-
-def keys_of(rows: pa.RecordBatch) -> np.ndarray:
-    return rows["key"].to_numpy()
 
 
 STREAM = Stream(0, "rows", SCHEMA, keys_of)

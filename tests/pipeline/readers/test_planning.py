@@ -16,10 +16,9 @@ from pipeline.commit.staging import Staging
 from pipeline.readers import cut_files, inputs, ranges
 from pipeline.readers.inputs import FileRange, Split, plan_splits, read_splits, with_format, write_splits
 from pipeline.readers.listing import matching_files
-from pipeline.readers.record import Record, RecordOptions
-from pipeline.readers.table import read_records
 from schemas.errors import DataError
 from tests.object_store import ObjectStore
+from tests.pipeline.readers.test_inputs import records_of as records
 
 TEXT = b"The cat sat on the mat. It was happy there.\n"
 PAGE = b"<rss><p>Some words.</p></rss>"
@@ -31,12 +30,6 @@ def bucket(s3: ObjectStore):
     made = s3.bucket("plans")
     s3.requests.clear()
     return made
-
-
-def records(file_range: FileRange) -> list[Record]:
-    found = list(read_records(with_format(file_range), RecordOptions("text", "line")))
-    assert all(isinstance(record, Record) for record in found)
-    return [record for record in found if isinstance(record, Record)]
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from pipeline.shard.write_shard import (
 )
 from schemas import shards
 from schemas.randomness import key
+from tests.pipeline.shard.test_repeats import Row, table_of
 
-Row = tuple[int, str, list[str]]
 ROWS = st.lists(
     st.tuples(
         st.integers(0, 5),
@@ -38,11 +38,6 @@ ROWS = st.lists(
     ),
     max_size=12,
 )
-
-
-def table_of(rows: list[Row]) -> pa.Table:
-    arrays = [pa.array([row[i] for row in rows], kind) for i, kind in enumerate(shards.TEXT_SCHEMA.types)]
-    return pa.table(arrays, schema=shards.TEXT_SCHEMA)
 
 
 def counted(table: pa.Table) -> pa.Table:
