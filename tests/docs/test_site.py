@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.docs.conftest import Sandbox
 from tests.docs.pages import ROOT
 
 NOTEBOOKS = ROOT / "docs" / "notebooks"
@@ -31,24 +29,6 @@ def test_no_output_of_a_notebook_is_stored() -> None:
     for path in NOTEBOOKS.glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         assert cells and not [cell for cell in cells if cell.get("outputs")], path
-
-
-@pytest.mark.thorough
-def test_notebooks_run_cell_by_cell(sandbox: Sandbox, capsys: pytest.CaptureFixture[str]) -> None:
-    """Python in this process, and commands as those of pages, in forks and with few steps."""
-    values: dict[str, object] = {}
-    for name in IN_ORDER:
-        for cell in json.loads((NOTEBOOKS / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]:
-            code = "".join(cell["source"])
-            if code.startswith("!"):
-                for line in code.splitlines():
-                    sandbox.run_command(shlex.split(line.removeprefix("!")))
-            elif cell["cell_type"] == "code":
-                exec(compile(code, name, "exec"), values)
-
-    told = capsys.readouterr().out
-    for words in ("unigram_loss", "[MASK]", "'labels': (8, 64)", "'accuracy'"):
-        assert words in told, told
 
 
 @pytest.mark.thorough

@@ -6,7 +6,6 @@ import argparse
 
 import pytest
 
-from pipeline.cli import main
 from pipeline.flags import fraction
 from pipeline.jobs.vocab_accents import with_case_of
 from pipeline.options import PairsJob, VocabJob
@@ -56,8 +55,3 @@ def test_a_fraction_is_neither_nothing_nor_all(text: str) -> None:
 def test_a_flag_without_effect_is_refused_even_with_its_default(flags: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         PairsJob.from_flags({"text": "t", "vocab": "v", "output": "o"} | flags)
-
-
-def test_an_option_that_is_missing_is_named(capsys) -> None:
-    assert main(["vocab", "--text", "t", "--output", "o", "--model", "wordpiece"]) == 2
-    assert "--size" in capsys.readouterr().err

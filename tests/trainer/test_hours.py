@@ -14,7 +14,6 @@ from schemas.errors import UsageError
 from trainer.cli import main
 from trainer.config.load import load_recipe
 from trainer.config.schema import Recipe
-from trainer.describe import describe_recipe
 from trainer.length import Hours, Speed, steps_that_fit, with_steps
 
 TINY = "tests/recipes/small_bert.toml"
@@ -187,12 +186,6 @@ def test_a_warm_up_that_is_longer_than_what_fits_is_refused_with_the_way_out() -
         "49 steps fit into run.max_hours 2, but the learning rate warms up for schedule.warmup_steps 50. Lower that, "
         "or raise run.max_hours."
     )
-
-
-def test_describe_says_that_the_length_is_measured() -> None:
-    described = describe_recipe(recipe_of("run.max_hours=2.5", "run.max_steps=70000"))
-    assert described["steps"] == "as many as fit into 2.5 hours, at most 70,000; measured at the start"
-    assert describe_recipe(recipe_of("run.max_steps=70000"))["steps"] == 70_000
 
 
 # Runs
