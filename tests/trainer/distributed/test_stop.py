@@ -290,6 +290,7 @@ def test_an_interrupt_while_the_program_starts(training, tmp_path: Path) -> None
 
 
 LONG_STEPS = {"batch__micro_batch": 1, "run__max_steps": 3, "checkpoint__every": 10, "run__log_every": 3}
+LONG_STEPS["schedule__warmup_steps"] = 2
 
 
 @pytest.mark.parametrize(
