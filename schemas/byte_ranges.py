@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from time import sleep
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from schemas.errors import DataError, StorageError
+from schemas.errors import DataError
 from schemas.storage import THREADS, exists, open_input
 from schemas.urls import filesystem, storage_errors_of
-
-WEB_DELAYS = (1, 4, 16)
-"""Seconds between attempts to read from a web server. The packages of object stores make their own."""
-
-TOO_MANY_REQUESTS = 429  # the one status below 500 that passes
 
 
 class ByteRange(NamedTuple):
@@ -46,34 +39,11 @@ def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
     ends = [wanted.end for wanted in ranges]
     try:
         with storage_errors_of(first_url, FileNotFoundError):
-            fetch = partial(fs.cat_ranges, paths, starts, ends, batch_size=THREADS, on_error="raise")
-            found = _patiently(fetch) if "http" in fs.protocol else fetch()
+            return fs.cat_ranges(paths, starts, ends, batch_size=THREADS, on_error="raise")
     except FileNotFoundError as error:
         # A store's own error does not name the file.
         missing = next((wanted.url for wanted in ranges if not exists(wanted.url)), first_url)
         raise DataError(f"{missing} does not exist.") from error
-
-    for wanted, data in zip(ranges, found, strict=True):
-        if len(data) > wanted.end - wanted.start:
-            raise StorageError(
-                f"The server of {wanted.url} does not send parts of files, which are read in parts. Download it first."
-            )
-    return found
-
-
-def _patiently(fetch: Callable[[], list[bytes]]) -> list[bytes]:
-    """Return what is fetched from a web server, again after WEB_DELAYS if it refuses or breaks off for a moment."""
-    for delay in WEB_DELAYS:
-        try:
-            return fetch()
-        except FileNotFoundError:
-            raise
-        except Exception as error:
-            status = getattr(error, "status", None)
-            if status is not None and status < 500 and status != TOO_MANY_REQUESTS:
-                raise
-        sleep(delay)
-    return fetch()
 
 
 def _read_local(wanted: ByteRange) -> bytes:

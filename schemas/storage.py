@@ -25,7 +25,16 @@ from typing import IO, Any, TypeVar
 from fsspec.implementations.local import LocalFileSystem
 
 from schemas.errors import DataError, StorageError, UsageError
-from schemas.urls import READ_ONLY, filesystem, is_local, join, printable, storage_errors_of, unreadable, unwritable
+from schemas.urls import (
+    filesystem,
+    is_local,
+    join,
+    printable,
+    refuse_read_only,
+    storage_errors_of,
+    unreadable,
+    unwritable,
+)
 
 __all__ = ["filesystem", "is_local", "join", "printable", "storage_errors_of"]
 """What callers use as storage.join and so on."""
@@ -119,14 +128,13 @@ def _existing_part(path: str) -> str:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError if a local folder could not be created or written, and UsageError for a URL of READ_ONLY.
+    """Raise StorageError if a local folder could not be created or written, and as `refuse_read_only` does.
 
     Changes nothing; stores are not checked.
 
     This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
     """
-    if url.partition("://")[0] in READ_ONLY:
-        raise UsageError(f"{url} cannot be written: such URLs are only read. Give a folder, or s3:// or gs://.")
+    refuse_read_only(url)
     if not is_local(url):
         return
     place = _existing_part(url)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -23,16 +24,7 @@ from schemas.errors import ClozelineError, StorageError, UsageError
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("hf", "http", "https"), "pipeline")}
 """The pip extra with the package that opens each kind of URL."""
 
-READ_ONLY = ("http", "https", "hf")
-"""Kinds of URLs that are only read. The Hub (hf://) makes a commit of every file that is written."""
-
-# Otherwise a server may compress what it sends, so that sizes and ranges are others than those of its listing. Some
-# refuse clients without a name of their own.
-_HEADERS = {"Accept-Encoding": "identity", "User-Agent": "clozeline"}
-_AS_STORED = {"client_kwargs": {"auto_decompress": False, "headers": _HEADERS}}
-
-_CLIENT_OPTIONS: dict[str, dict[str, Any]] = {"http": _AS_STORED, "https": _AS_STORED, "hf": {"block_size": 1}}
-"""Options of fsspec's file systems. block_size: bytes that are read beyond a range."""
+_READ_AHEAD = {"hf": {"block_size": 1}}  # bytes beyond a range
 
 
 def normal(path: str) -> str:
@@ -72,14 +64,23 @@ def filesystem(url: str) -> tuple[Any, str]:
     if "://" not in url:
         return LocalFileSystem(), _absolute(url)
 
-    if "::" in url:
+    if re.match(r"https?://[^/]*:[^/]*@", url):
+        raise UsageError(
+            "An address with a password in it would be shown and stored. Put user and password into ~/.netrc, and "
+            "leave them out of the address."
+        )
+    if "::" in url and "[" not in url:  # as of an IPv6 host
         raise UsageError(
             f"{url} chains file systems with '::', which is not supported. Unpack or copy the files first."
         )
 
     try:
         # A cached listing would hide what other processes have written since.
-        options = _CLIENT_OPTIONS.get(url.partition("://")[0], {})
+        if url.startswith(("http://", "https://")):
+            from schemas.web_files import WebFileSystem
+
+            return WebFileSystem(use_listings_cache=False), url
+        options = _READ_AHEAD.get(url.partition("://")[0], {})
         return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
     except ImportError as error:
         raise _missing_package(url, error) from error
@@ -127,6 +128,12 @@ def _absolute(path: str) -> str:
             raise UsageError(f"{path} cannot be found: the working directory was deleted. Leave it.") from error
         path = os.path.join(folder, path.removeprefix("./"))
     return path.rstrip("/") or "/"
+
+
+def refuse_read_only(url: str) -> None:
+    """Raise UsageError for a URL that nothing is written to. The Hub would make a commit of every file."""
+    if url.startswith(("http://", "https://", "hf://")):
+        raise UsageError(f"{url} cannot be written: such URLs are only read. Give a folder, or s3:// or gs://.")
 
 
 def is_local(url: str) -> bool:

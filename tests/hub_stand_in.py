@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 from huggingface_hub import HfFileSystem
 
@@ -67,7 +68,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        if self.token != "write":
+        if self.token != "write" and "/paths-info/" not in self.path:
             return self.answer({"error": "You don't have the rights to write here"}, False, 403)
 
         if self.path == "/api/repos/create":
@@ -83,6 +84,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer({"errors": [{"message": '"license" must be one of [mit]'}]}, is_fine, 400)
 
         repository, action = self.parts()
+        if action.startswith("paths-info/"):
+            (name,) = parse_qs(body.decode())["paths"] if b"paths=" in body else json.loads(body)["paths"]
+            files = self.hub.files[repository]
+            return self.answer([self.entry(name, files[name])] if name in files else [])
         if action.startswith("preupload/"):
             paths = [file["path"] for file in json.loads(body)["files"]]
             modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]

@@ -20,6 +20,7 @@ from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import BEFORE_RUNS, UNFINISHED
 from schemas.manifest import FolderKind, Input, Manifest, read_manifest
 from schemas.terminal import one_line, tell, tell_warning
+from schemas.urls import refuse_read_only
 
 ADDED_BY_STEPS = {
     "text": (),
@@ -76,6 +77,7 @@ def finished_manifest(wanted: Wanted, staging: Staging, dry_run: bool = False) -
 def is_finished(wanted: Wanted, staging: Staging, dry_run: bool = False) -> bool:
     """Return whether this exact command has finished the output folder. Raises as `finished_manifest` does."""
     output = staging.output
+    refuse_read_only(output)
     has_result = storage.exists(storage.join(output, manifests.NAME))
     root = _replaceable_root(wanted, output) if has_result else None
     if root is None or wanted.overwrite:

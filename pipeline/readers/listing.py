@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.readers.web_addresses import info_now, is_web, refuse_page, refuse_sent_page
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError, nearest_name
 from schemas.storage import concurrently
@@ -39,11 +40,8 @@ _VERSIONS = (
 
 _LISTED_ON_DISK = {"type": "other", "islink": True}  # what is known until a name is looked up
 
-_PAGE_OF_HUB = re.compile(
-    r"https?://huggingface\.co/(datasets/[^/?#]+/[^/?#]+)(?:/(?:tree|blob)/([^/?#]+)(/[^?#]*)?|/viewer[^?#]*)?/?(?:[?#].*)?"
-)
-
 _WILDCARD = re.compile(r"[*?[]")
+_WILDCARD_IN_ADDRESS = re.compile(r"[*[]")  # a query follows ?
 
 # A list or a range in braces, as shells expand it: {a,b} or {01..09}.
 _BRACES = re.compile(r"\{[^{}]*(?:,|\.\.)[^{}]*\}")
@@ -143,7 +141,7 @@ def is_unchanged(path: str, version: str) -> bool:
     """Return whether a file still has this version. Takes one request."""
     fs, path_in_store = storage.filesystem(path)
     with storage.storage_errors_of(path):
-        return version in _versions(fs.info(path_in_store))
+        return version in _versions(info_now(fs, path_in_store))
 
 
 def _versions(entry: dict[str, Any]) -> list[str]:
@@ -157,7 +155,7 @@ def _versions(entry: dict[str, Any]) -> list[str]:
 
 def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
     """Return the files that a pattern names, and whether it is a folder."""
-    _refuse_page(pattern)
+    refuse_page(pattern)
     fs, path = storage.filesystem(pattern)
     here = os.path.join(os.getcwd(), "")
     if _is_relative(pattern) and path.startswith(here) and _WILDCARD.search(pattern) and not _is_local(pattern):
@@ -184,19 +182,14 @@ def _files_of_pattern(pattern: str) -> tuple[list[InputFile], bool]:
     return found, is_folder
 
 
-def _refuse_page(url: str) -> None:
-    """Raise UsageError for the page of a data set on the Hub, and for that of a folder on a web server."""
-    if page := _PAGE_OF_HUB.fullmatch(url):
-        data_set, revision, path = page.groups(default="")
-        at = f"@{revision}" if revision not in ("", "main") else ""
-        raise UsageError(f"--input {url} is a page. The data set's files are at hf://{data_set}{at}{path.rstrip('/')}")
-    if url.startswith(("http://", "https://")) and url.endswith("/"):
-        raise UsageError(f"--input {url} is a page, not a folder. Name its files, or give a pattern: '{url}*.txt'")
-
-
 def _refuse_unreadable(entries: dict[str, dict[str, Any]], pattern: str) -> None:
     """Raise DataError if there are links to nothing, pipes or devices among the files that a pattern names."""
     unreadable_names = [name for name, entry in entries.items() if entry["type"] not in ("file", "directory")]
+    if unreadable_names and is_web(pattern):
+        raise DataError(
+            f"{len(unreadable_names):,} of {len(entries):,} files that the page of --input {pattern} lists do not "
+            f"exist, the first: {unreadable_names[0]}. Give a pattern without them."
+        )
     if unreadable_names:
         raise DataError(
             f"{len(unreadable_names):,} of {len(entries):,} files that --input {pattern} names cannot be read, the "
@@ -317,9 +310,9 @@ def _glob(fs: Any, path: str) -> dict[str, dict[str, Any]]:
 def _glob_store(fs: Any, path: str) -> dict[str, dict[str, Any]]:
     # Including folders makes an object store list twice, so it is done only to explain why there is no file. fsspec's
     # glob for web servers always includes them and takes no such argument.
-    files: dict[str, dict[str, Any]] = {}
-    if "http" not in fs.protocol:
-        files = fs.glob(path, detail=True, withdirs=False)
+    if "http" in fs.protocol:
+        return {name: entry for name, entry in fs.glob(path, detail=True).items() if "/mailto:" not in name}
+    files = fs.glob(path, detail=True, withdirs=False)
     return files or fs.glob(path, detail=True)
 
 
@@ -374,10 +367,11 @@ def _matches(fs: Any, path: str, pattern: str) -> tuple[dict[str, dict[str, Any]
     """
     try:
         with storage.storage_errors_of(pattern, OSError):
-            is_pattern = _WILDCARD.search(path) and not _is_local(pattern)
-            if is_pattern:
+            wildcard = _WILDCARD_IN_ADDRESS if is_web(path) else _WILDCARD
+            if wildcard.search(path) and not _is_local(pattern):
                 return _glob(fs, path), False
             entry = fs.info(path)
+            refuse_sent_page(pattern, entry)
             is_folder = entry["type"] == "directory"
             return (_inside(fs, path) if is_folder else {path: entry}), is_folder
     except (FileNotFoundError, NotADirectoryError):

@@ -6,7 +6,7 @@ import gzip
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +17,7 @@ from huggingface_hub import constants
 
 from pipeline.readers import inputs
 from pipeline.readers.listing import is_unchanged, matching_files
-from schemas import byte_ranges, manifest, storage
+from schemas import manifest, storage, web_files
 from tests.conftest import Command
 from tests.hub_stand_in import Hub, running_hub
 
@@ -34,10 +34,15 @@ class Files(SimpleHTTPRequestHandler):
 
 
 class Ranges(Files):
-    """Sends parts, too, compresses for clients that take that, and refuses the first `refusals` requests."""
+    """Sends parts, too, compresses for clients that take that, and refuses the first `refusals` requests.
+
+    answer: makes what is sent for the range [start, end) of a file in place of (status, bytes, header of the range).
+    """
 
     refusals = 0
     status = 503
+    content_type = "application/octet-stream"
+    answer: Callable[[bytes, int, int], tuple[int, bytes, str]] | None = None
 
     def do_GET(self) -> None:
         wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -46,25 +51,44 @@ class Ranges(Files):
             type(self).refusals -= 1
             self.send_error(type(self).status)
         elif "gzip" in self.headers.get("Accept-Encoding", ""):
-            self.send(gzip.compress(path.read_bytes()), 200, "Content-Encoding", "gzip")
-        elif wanted:
-            self.send(path.read_bytes()[int(wanted[1]) : int(wanted[2]) + 1], 206, "Content-Type", "text/plain")
+            self.send(200, gzip.compress(path.read_bytes()))
+        elif wanted and path.is_file():
+            data, start, end = path.read_bytes(), int(wanted[1]), int(wanted[2]) + 1
+            make = type(self).answer if start or end > 1 else None
+            self.send(*(make or part)(data, start, end))
         else:
             super().do_GET()
 
-    def send(self, data: bytes, status: int, *header: str) -> None:
+    def send(self, status: int, data: bytes, content_range: str = "") -> None:
         self.send_response(status)
-        self.send_header(*header)
+        if content_range:
+            self.send_header("Content-Range", content_range)
+        self.send_header("Content-Type", self.content_type)
+        self.send_header("Content-Encoding", "gzip" if data[:2] == b"\x1f\x8b" else "identity")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+def part(data: bytes, start: int, end: int) -> tuple[int, bytes, str]:
+    sent = data[start:end]
+    return 206, sent, f"bytes {start}-{start + len(sent) - 1}/{len(data)}"
+
+
+PAGE = b"Too many requests. Please wait a little. " * 20
+WRONG = {
+    "a page": lambda data, start, end: (200, PAGE, ""),
+    "nothing": lambda data, start, end: (206, b"", f"bytes {start}-{end - 1}/{len(data)}"),
+    "another range": lambda data, start, end: part(data, start + 10, end),
+    "no range": lambda data, start, end: (206, data[start:end], ""),
+}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the file a.jsonl, which is read in several ranges."""
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 100_000)
-    monkeypatch.setattr(byte_ranges, "WEB_DELAYS", (0.0, 0.0))
+    monkeypatch.setattr(web_files, "DELAYS", (0.0, 0.0))
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.jsonl").write_bytes(JSONL)
     return tmp_path / "in"
@@ -124,6 +148,50 @@ def test_a_web_server_that_sends_whole_files_is_refused(command: Command, server
 
 
 @pytest.mark.parametrize("server", [Ranges], indirect=True)
+@pytest.mark.parametrize("kind", WRONG)
+def test_what_is_no_range_of_the_file_is_refused(
+    command: Command, server: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ranges, "answer", staticmethod(WRONG[kind]))
+    done = command("shard", "--input", f"{server}/a.jsonl", "--output", tmp_path / "out")
+    assert done.returncode == 5
+    assert re.search(r"for bytes .* it sent .* with status 20|does not send parts of files", done.stderr)
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
+def test_a_page_that_lists_what_is_not_there(command: Command, folder: Path, server: str, tmp_path: Path) -> None:
+    (folder / "index.html").write_text(
+        '<a href="a.jsonl">a</a> <a href="b.jsonl">b</a> <a href="mailto:me@b.jsonl">me</a>'
+    )
+    done = command("shard", "--input", f"{server}/*.jsonl", "--output", tmp_path / "out")
+    assert done.returncode == 3
+    assert "1 of 2 files that the page of" in done.stderr and "/b.jsonl. Give a pattern without them" in done.stderr
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
+def test_a_range_may_come_in_parts(
+    command: Command, folder: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_parts = staticmethod(lambda data, start, end: part(data, start, min(end, start + 30_000)))
+    monkeypatch.setattr(Ranges, "answer", in_parts)
+    on_disk = fingerprint(command, folder, tmp_path / "disk")
+    assert fingerprint(command, f"{server}/a.jsonl", tmp_path / "web") == on_disk
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
+def test_a_page_in_place_of_a_file_is_refused(
+    command: Command, folder: Path, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "texts").mkdir()
+    done = command("shard", "--input", f"{server}/texts", "--output", tmp_path / "out")  # sent on to texts/
+    assert done.returncode == 2 and "is a page, not a folder" in done.stderr
+
+    monkeypatch.setattr(Ranges, "content_type", "text/html")
+    done = command("shard", "--input", f"{server}/a.jsonl", "--output", tmp_path / "out")
+    assert done.returncode == 3 and "the server sends a page, and not the file" in done.stderr
+
+
+@pytest.mark.parametrize("server", [Ranges], indirect=True)
 @pytest.mark.parametrize(("status", "refusals", "code"), [(503, 2, 0), (429, 2, 0), (503, 1000, 5), (403, 1, 5)])
 def test_a_web_server_is_asked_again(
     command: Command, server: str, tmp_path: Path, monkeypatch, status: int, refusals: int, code: int
@@ -151,7 +219,6 @@ def test_a_file_of_the_hub_changes_with_its_content(hub: Hub) -> None:
     assert is_unchanged(file.path, file.version)
     assert storage.read(file.path) == hub.files["me/texts"]["more.txt"]
     hub.files["me/texts"]["more.txt"] = b"Same text. And less.\n"  # of the same size
-    hub.fresh_clients()
     assert not is_unchanged(file.path, file.version)
 
 
@@ -192,6 +259,12 @@ def test_pages_are_no_files(command: Command, url: str, advice: str, tmp_path: P
     done = command("shard", "--input", url, "--output", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.endswith(f"{advice}\n")
+
+
+def test_passwords_do_not_stand_in_addresses(command: Command, tmp_path: Path) -> None:
+    done = command("shard", "--input", "https://me:secret@127.0.0.1/a.txt", "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert "~/.netrc" in done.stderr and "secret" not in done.stderr
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/me/out", "http://127.0.0.1:9/out", "https://127.0.0.1:9/out"])
