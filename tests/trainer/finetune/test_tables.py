@@ -7,12 +7,15 @@ import io
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.errors import DataError
+from schemas.errors import DataError, UsageError
 from trainer.finetune.files.json_files import read_json_lines
+from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.tables import read_conll, read_table
+from trainer.finetune.task import Task
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
 UNTIMED = settings(max_examples=60)
@@ -92,3 +95,23 @@ def test_any_bytes_are_rows_or_one_line_of_error(content: bytes) -> None:
             except DataError as error:
                 assert "\n" not in str(error)
                 assert path in str(error)
+
+
+def sizes_of(folder: Path, rows: str, **data: object) -> int:
+    """The number of training examples of a table that holds its texts in column 0, and its labels in column 1."""
+    (folder / "rows.tsv").write_text(rows)
+    files = {"train": "rows.tsv", "dev": "rows.tsv", "columns": {"text": 0, "label": 1}}
+    task = Task.model_validate({"name": "small", "kind": "sentence", "data": files | data})
+    return len(read_task_data(task, str(folder)).train)
+
+
+def test_a_first_row_that_looks_like_an_example_is_not_lost_as_a_header(tmp_path: Path) -> None:
+    for rows, labels in (("a\tgood\nb\tbad\nc\tgood\n", None), ("a\t1.5\nb\t2\nc\t3\n", "number")):
+        chosen = {} if labels is None else {"labels": labels}
+        with pytest.raises(UsageError, match=r"rows.tsv line 1: .* Set data.header = false if .*, or true if"):
+            sizes_of(tmp_path, rows, **chosen)
+        assert sizes_of(tmp_path, rows, header=False, **chosen) == 3
+        assert sizes_of(tmp_path, rows, header=True, **chosen) == 2
+
+    assert sizes_of(tmp_path, "text\tlabel\na\tgood\nb\tbad\n") == 2
+    assert sizes_of(tmp_path, "text\tscore\na\t1.5\nb\t2\n", labels="number") == 2

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain
 
-from schemas.errors import DataError, nearest_name
+from schemas.errors import DataError, UsageError, nearest_name
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
@@ -76,12 +76,28 @@ def _records(task: Task, example_set: ExampleSet) -> list[list[Record]]:
         if task.data.format in SEPARATORS:
             separator = SEPARATORS[task.data.format]
             records.append(read_table(path, separator, task.data.quotes, example_set.header, wanted))
+            _check_header(task, example_set, path)
         else:
             records.append(READERS[task.data.format](path, wanted))
 
     if not any(records):
         raise _no_examples(example_set)
     return records
+
+
+def _check_header(task: Task, example_set: ExampleSet, path: str) -> None:
+    """Raise UsageError if the first row of a table, by default its header, has a label where other rows have theirs."""
+    column = example_set.columns.label
+    of_test = example_set.name == TEST and task.data.test_header is not None
+    if not isinstance(column, int) or of_test or "header" in task.data.model_fields_set:
+        return
+    rows = read_table(path, SEPARATORS[task.data.format], task.data.quotes, False, {column: False})
+    first, *others = [str(row.values.get(column, "")).strip() for row in rows]
+    if (first and first in others) or (is_number(first) and all(map(is_number, others))):
+        raise UsageError(
+            f'{path} line 1: column {column}, which holds the label, has "{first}", so this line may be an example. '
+            "Set data.header = false if the file has no line with the names of its columns, or true if it has."
+        )
 
 
 def _wanted_columns(task: Task, example_set: ExampleSet) -> dict[Column, bool]:
