@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.terminal import counted
-from trainer.finetune.examples import Example, is_labeled
+from trainer.finetune.examples import Example, unlabeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
@@ -37,7 +37,14 @@ def data_facts(job: Job) -> dict[str, Any]:
         found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
         for found in example_sets(job.task, job.data)
     }
-    return {"files": files, "examples": examples, "shared": shared_examples(job), "labels": labels}
+    missing = {name: count for name, others in job.others.items() if (count := unlabeled(others.examples))}
+    return {
+        "files": files,
+        "examples": examples,
+        "shared": shared_examples(job),
+        "unlabeled": missing,
+        "labels": labels,
+    }
 
 
 def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
@@ -49,8 +56,8 @@ def baseline_scores(job: Job) -> dict[str, dict[str, float]]:
     if label is None:
         return {}
 
-    labeled = {name: others.examples for name, others in job.others.items() if all(map(is_labeled, others.examples))}
-    return {name: scores_of_label(job.kind, examples, label) for name, examples in labeled.items()}
+    scores = {name: scores_of_label(job.kind, others.examples, label) for name, others in job.others.items()}
+    return {name: of_set for name, of_set in scores.items() if of_set}
 
 
 def log_data(job: Job) -> None:
@@ -74,6 +81,8 @@ def log_data(job: Job) -> None:
             logger.warning("%s Check data.%s, or remove them there.", sentence, key)
         else:
             logger.info("%s", sentence)
+    for sentence in unlabeled_sentences(facts):
+        logger.info("%s", sentence)
     full = sum(length >= job.kind.max_length for length in job.train.lengths)
     if job.kind.truncates and full > 0:
         logger.info(
@@ -108,6 +117,15 @@ def shared_sentences(facts: dict[str, Any]) -> list[str]:
         found = f"{shared['examples']:,} of {size:,} {name} examples are also {shared['other']} examples"
         meaning = ", so their scores do not show how well new text is predicted" if _are_many(shared, facts) else ""
         sentences.append(f"{found}{meaning}.")
+    return sentences
+
+
+def unlabeled_sentences(facts: dict[str, Any]) -> list[str]:
+    """Return in words how many examples of each set have no label."""
+    sentences = []
+    for name, count in facts["unlabeled"].items():
+        verdict = "has no label, so it is" if count == 1 else "have no label, so they are"
+        sentences.append(f"{count:,} of {facts['examples'][name]:,} {name} examples {verdict} not scored.")
     return sentences
 
 

@@ -39,7 +39,6 @@ from schemas.errors import StorageError, UsageError
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.checkpoints import fault_of, keep_newest, newest_sound, seal
 from trainer.finetune.determinism import choose_kernels
-from trainer.finetune.examples import is_labeled
 from trainer.finetune.job import FeatureSet, Job
 from trainer.finetune.kinds.kind import TARGETS
 from trainer.finetune.kinds.text import CHOICES, loss_of_choices
@@ -261,15 +260,14 @@ class FinetuneTrainer(Trainer):
     def scored(self, name: str) -> tuple[dict[str, float], list[Any]]:
         """Return the scores of a set, and its predictions in the form that metrics take.
 
-        The dev set comes first, because it chooses the threshold. The scores are empty if an example has no label.
+        The dev set comes first, because it chooses the threshold. The scores are empty if no example has a label.
         """
         examples = self.job.others[name]
         predictions = self.job.kind.predictions(examples.examples, examples.features, self._logits(examples))
         if name == DEV:
             self.threshold = self.job.threshold(predictions)
         final = self.job.kind.final(predictions, self.threshold)
-        scores = score(self.job.kind, examples.examples, final) if all(map(is_labeled, examples.examples)) else {}
-        return scores, final
+        return score(self.job.kind, examples.examples, final), final
 
     def _logits(self, examples: FeatureSet) -> list[Any]:
         """Return the logits of each feature. Raises DivergedError on all ranks if one is not finite."""

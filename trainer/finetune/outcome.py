@@ -20,7 +20,14 @@ from schemas import storage
 from schemas.charts import COLORS, Chart, Line, chart, short
 from schemas.pages import render, render_markdown
 from trainer.export.model_card import cell
-from trainer.finetune.data_facts import baseline_scores, data_facts, shared_sentences, shown_labels, warn_of_guessing
+from trainer.finetune.data_facts import (
+    baseline_scores,
+    data_facts,
+    shared_sentences,
+    shown_labels,
+    unlabeled_sentences,
+    warn_of_guessing,
+)
 from trainer.finetune.job import Job
 from trainer.finetune.opening import read_config
 from trainer.finetune.output import MODEL_FOLDER, move_model
@@ -144,7 +151,7 @@ def report(results: dict[str, Any], task: str) -> str:
         encoder=shown_path(results["encoder"]),
         figures=figures(results),
         scores=table_of_scores(results),
-        notes=shared_sentences(data),
+        notes=shared_sentences(data) + unlabeled_sentences(data),
         sets=[[name, f"{size:,}", shown_files(data, name)] for name, size in data["examples"].items()],
         labels=shown_labels(data["labels"]),
         charts=[chart for chart in drawn if chart is not None],
@@ -216,7 +223,7 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         pipeline=PIPELINES[job.task.kind],
         best=best,
         results=results,
-        notes=shared_sentences(results["data"]),
+        notes=shared_sentences(results["data"]) + unlabeled_sentences(results["data"]),
         labels=[(cell(label), count) for label, count in results["data"]["labels"].items()],
         training=tomli_w.dumps({name: table for name, table in values.items() if table}).strip(),
     )

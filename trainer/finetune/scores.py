@@ -10,7 +10,7 @@ from typing import Any
 import sklearn  # noqa: F401
 
 from schemas.errors import UsageError
-from trainer.finetune.examples import Example, classes_of
+from trainer.finetune.examples import Example, classes_of, is_labeled
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import scores_of_parts
 from trainer.finetune.metrics.metric_table import METRICS, unsuitable
@@ -28,13 +28,17 @@ def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
 
 
 def score(kind: Kind, examples: Sequence[Example], final: Sequence[Any]) -> dict[str, float]:
-    """Return the task's metrics by name, in the task's order. All examples must have labels.
+    """Return the task's metrics by name, in the task's order, of the examples with a label; empty if none has one.
 
     final: predictions as `Kind.final` returns them.
     For tasks with SQuAD's metrics in which some questions have no answer, the scores of answerable and of unanswerable
     questions follow, under the names that SQuAD's evaluation script uses.
     """
-    references = kind.references(examples)
+    labeled = [(example, made) for example, made in zip(examples, final, strict=True) if is_labeled(example)]
+    if not labeled:
+        return {}
+    final = [made for _, made in labeled]
+    references = kind.references([example for example, _ in labeled])
     scores = {name: METRICS[name].function(final, references, kind.labels) for name in kind.task.metrics}
 
     if not SQUAD_METRICS.isdisjoint(kind.task.metrics):

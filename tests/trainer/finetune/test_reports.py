@@ -132,6 +132,7 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
         "files": {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "dev", "test")},
         "examples": {"train": 48, "dev": 24, "test": 24},
         "shared": [],
+        "unlabeled": {},
         "labels": {"first": labels["first"], "second": labels["second"]},
     }
 
@@ -163,6 +164,23 @@ def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_pat
             "48 of 48 dev examples are also train examples, so their scores do not show how well new text is predicted."
         )
         assert told in (tmp_path / "out" / page).read_text(), page
+
+
+def test_labels_to_skip_leave_the_other_examples_of_a_test_set_scored(finetune, encoder, tmp_path: Path) -> None:
+    task = write_task(tmp_path, "sentence")
+    lines = lines_of(task, "test")
+    write_lines(tmp_path / "test.jsonl", [*lines, OTHER | {"label": "-"}])
+    write_lines(tmp_path / "hidden.jsonl", [{"text": "A cat."}])
+    flags = ("--set", 'data.skip_labels=["-"]', "--set", 'data.extra={hidden="hidden.jsonl"}')
+    results = fine_tuned(finetune, encoder("bert"), task, *flags)
+
+    assert results["data"]["unlabeled"] == {"test": 1, "hidden": 1}
+    predicted = [json.loads(line) for line in (tmp_path / "out/seed-0/predictions_test.jsonl").read_text().splitlines()]
+    right = sum(made["prediction"] == line["label"] for made, line in zip(predicted, lines, strict=False))
+    assert len(predicted) == 25 and results["summary"]["test"]["accuracy"]["mean"] == right / 24
+    assert results["baseline"].keys() == {"dev", "test"}
+    told = "1 of 25 test examples has no label, so it is not scored."
+    assert told in results["log"] and told in (tmp_path / "out/report.html").read_text()
 
 
 def test_a_score_of_guessing_is_told(finetune, encoder, tmp_path: Path) -> None:
