@@ -11,8 +11,10 @@ import sklearn  # noqa: F401
 
 from schemas.errors import UsageError
 from trainer.finetune.examples import Example, classes_of, is_labeled
+from trainer.finetune.files.records import listed
 from trainer.finetune.kinds.kind import Kind
 from trainer.finetune.metrics.answers import scores_of_parts
+from trainer.finetune.metrics.chunks import have_prefixes
 from trainer.finetune.metrics.metric_table import METRICS, unsuitable
 from trainer.finetune.task import Task
 
@@ -21,6 +23,11 @@ SQUAD_METRICS = frozenset({"answer_f1", "exact_match"})
 
 def check_metrics_of_labels(task: Task, labels: Sequence[str]) -> None:
     """Raise UsageError if a metric does not fit the labels, which may be known only from the training set."""
+    if "chunk_f1" in task.metrics and not have_prefixes(labels):
+        raise UsageError(
+            'metrics, unset or set, has "chunk_f1", which counts chunks by prefixes such as B- and I-, but the tags '
+            f'are {listed(labels)}. Set metrics = ["accuracy"], or write the tags with prefixes.'
+        )
     for metric in task.metrics:
         reason = unsuitable(metric, task.kind, task.is_regression, len(labels) if labels else None)
         if reason is not None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from schemas.errors import UsageError
 from tests.trainer.finetune.test_kinds import kind_for
 from trainer.finetune.examples import Answer, SpanExample
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.scores import score
+from trainer.finetune.scores import check_metrics_of_labels, score
+from trainer.finetune.task import Task
 
 CONTEXT = "The baker finds the letter in the morning."
 
@@ -50,3 +52,13 @@ def test_questions_that_all_have_answers_are_not_divided(spans: Kind) -> None:
 def test_a_part_without_questions_has_no_score(spans: Kind) -> None:
     names = set(score(spans, questions("", ""), ["", "cat"]))
     assert names == {"answer_f1", "exact_match", "NoAns_exact", "NoAns_f1"}
+
+
+def test_parts_of_speech_are_not_scored_as_chunks() -> None:
+    files = {"train": "a.conll", "dev": "a.conll"}
+    task = Task.model_validate({"name": "pos", "kind": "tags", "data": files})
+    check_metrics_of_labels(task, ("B-PER", "I-PER", "O"))
+    with pytest.raises(UsageError, match=r'"chunk_f1", .* ADJ, NOUN, VERB.* Set metrics = \["accuracy"\]'):
+        check_metrics_of_labels(task, ("ADJ", "NOUN", "VERB"))
+    by_word = Task.model_validate({"name": "pos", "kind": "tags", "data": files, "metrics": ["accuracy"]})
+    check_metrics_of_labels(by_word, ("ADJ", "NOUN", "VERB"))

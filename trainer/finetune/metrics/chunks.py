@@ -11,11 +11,14 @@ begins a chunk; I-PER after I-LOC ends one chunk and begins the next.
 Sources: conlleval of the shared task of CoNLL-2000 (Tjong Kim Sang and Buchholz; www.cnts.ua.ac.be/conll2000/chunking),
 extended by S and by an E that always ends its chunk, as in seqeval (github.com/chakki-works/seqeval), which also
 decides how tags without a dash are split: "LOC" is prefix L and type OC, and "B" has the type "_".
+
+Labels of BILOU and BMES get the letters of IOBES first: L is E, U is S and M is I.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Collection, Iterable, Sequence
 
 Tag = tuple[str, str]
 """A tag split into its prefix and its type: B-PER is ("B", "PER")."""
@@ -25,6 +28,20 @@ Chunk = tuple[str, int, int]
 
 Positions count the words of all sentences, plus one separator after each sentence.
 """
+
+IN_IOBES = {"L": "E", "U": "S", "M": "I"}
+"""The letters of other schemes, and those of IOBES for the same places in a chunk."""
+
+
+def have_prefixes(labels: Collection[str]) -> bool:
+    """Return whether some labels have a prefix such as B-, or all are such letters alone, as for words in Chinese."""
+    return any(re.match("[BILUESM]-", label) for label in labels) or set(labels) <= set("BILOUESM")
+
+
+def in_iobes(label: str) -> str:
+    """Return a label of any scheme with the prefix that IOBES has for the same place in a chunk."""
+    has_prefix = label[1:2] in ("", "-")
+    return IN_IOBES.get(label[:1], label[:1]) + label[1:] if has_prefix else label
 
 
 def chunk_f1(predictions: Iterable[Sequence[str]], references: Iterable[Sequence[str]]) -> float:

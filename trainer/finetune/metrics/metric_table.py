@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from trainer.finetune.metrics import answers
-from trainer.finetune.metrics.chunks import chunk_f1
+from trainer.finetune.metrics.chunks import chunk_f1, in_iobes
 
 MetricFunction = Callable[[Sequence[Any], Sequence[Any], Sequence[str]], float]
 
@@ -98,10 +98,11 @@ def mean_of(first: MetricFunction, second: MetricFunction) -> MetricFunction:
 
 
 def of_tags(metric: Callable[[Any, Any], float]) -> MetricFunction:
-    """Return a metric of the names of tags as one of their ids."""
+    """Return a metric of the names of tags, in IOBES, as one of their ids."""
 
     def function(predictions: Sequence[Any], references: Sequence[Any], labels: Sequence[str]) -> float:
-        named = [[[labels[tag] for tag in sentence] for sentence in tags] for tags in (predictions, references)]
+        names = [in_iobes(label) for label in labels]
+        named = [[[names[tag] for tag in sentence] for sentence in tags] for tags in (predictions, references)]
         return metric(*named)
 
     return function

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 
 import pytest
@@ -9,13 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
+from seqeval.scheme import BILOU, IOBES
 
-from trainer.finetune.metrics.chunks import chunk_f1, chunks
+from trainer.finetune.metrics.chunks import chunk_f1, chunks, have_prefixes
+from trainer.finetune.metrics.metric_table import METRICS
 
 Sentences = list[list[str]]
 
 TYPES = ("PER", "LOC", "A-B", "名")
-IOBES = ["O", *(f"{prefix}-{name}" for prefix in "BIES" for name in TYPES)]
+IOBES_TAGS = ["O", *(f"{prefix}-{name}" for prefix in "BIES" for name in TYPES)]
 
 # Without a prefix, without a type, without either, with other prefixes, of one letter.
 ODD = ["PER", "LOC", "B", "I", "E", "S", "B-", "I-", "-", "-PER", "X-PER", ".", ".-PER", "U-LOC", "N", "BPER", "BI-PER"]
@@ -24,7 +27,7 @@ ODD = ["PER", "LOC", "B", "I", "E", "S", "B-", "I-", "-", "-PER", "X-PER", ".", 
 @st.composite
 def wild_cases(draw: st.DrawFn) -> tuple[Sentences, Sentences]:
     """Predictions and references of any tags, some of the predictions right."""
-    tags = st.sampled_from(draw(st.sampled_from([IOBES, [*IOBES, *ODD]])))
+    tags = st.sampled_from(draw(st.sampled_from([IOBES_TAGS, [*IOBES_TAGS, *ODD]])))
     references = draw(st.lists(st.lists(tags, max_size=8), min_size=1, max_size=6))
     predictions = [[tag if draw(st.booleans()) else draw(tags) for tag in sentence] for sentence in references]
     return predictions, references
@@ -43,3 +46,48 @@ def test_chunks_and_their_f1_are_seqeval_s(case: tuple[Sentences, Sentences]) ->
 
 def test_without_chunks_the_score_is_0() -> None:
     assert chunk_f1([["O", "O"]], [["O", "O"]]) == 0.0
+
+
+@pytest.mark.parametrize(("middle", "last", "single"), [("I", "L", "U"), ("I", "E", "S"), ("M", "E", "S")])
+def test_chunks_of_one_word_and_last_words_end_in_every_scheme(middle: str, last: str, single: str) -> None:
+    rng = random.Random(0)
+    letters = {"B": "B", "I": middle, "E": last, "S": single}
+    pieces = [["O"], ["S-A"], ["S-B"], ["B-A", "E-A"], ["B-A", "I-A", "E-A"]]
+    references, guesses = [], []
+    for _ in range(60):
+        sentence = [tag for _ in range(4) for tag in rng.choice(pieces)]
+        guess = [tag for _ in range(len(sentence)) for tag in rng.choice(pieces)][: len(sentence)]
+        references.append(sentence)
+        guesses.append([*guess[:-1], "O"])  # a chunk may have been cut there
+
+    tags = sorted({tag for sentence in references + guesses for tag in sentence})
+    labels = [letters[tag[0]] + tag[1:] if tag != "O" else tag for tag in tags]
+    ids = [[[tags.index(tag) for tag in sentence] for sentence in side] for side in (guesses, references)]
+    assert METRICS["chunk_f1"].function(*ids, labels) == pytest.approx(chunk_f1(guesses, references))
+    assert METRICS["chunk_f1"].function([ids[1][0]], [ids[1][0]], labels) == 1.0
+
+
+def test_a_chunk_of_one_word_is_not_joined_with_the_next() -> None:
+    labels = ("O", "B-PER", "I-PER", "L-PER", "U-PER")
+    references, guesses = [["U-PER", "U-PER", "B-PER", "L-PER"]], [["B-PER", "L-PER", "B-PER", "L-PER"]]
+    ids = [[[labels.index(tag) for tag in side[0]]] for side in (guesses, references)]
+    assert METRICS["chunk_f1"].function(*ids, labels) == pytest.approx(0.4)
+    assert f1_score(references, guesses, mode="strict", scheme=BILOU) == pytest.approx(0.4)
+    in_iobes = [[[tag.replace("U", "S").replace("L", "E") for tag in side[0]]] for side in (guesses, references)]
+    assert f1_score(in_iobes[1], in_iobes[0], mode="strict", scheme=IOBES) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        (["O", "B-PER", "I-PER"], True),
+        (["O", "I-ORG"], True),
+        (["B", "E", "M", "S"], True),  # words of Chinese sentences
+        (["ADJ", "NOUN", "VERB"], False),
+        (["B", "E", "S", "V"], False),  # parts of speech, too, may have one letter
+        (["0", "1", "2"], False),
+        (["PUNCT-COMMA", "NN-PL"], False),
+    ],
+)
+def test_which_tags_are_of_chunks(labels: list[str], expected: bool) -> None:
+    assert have_prefixes(labels) == expected
