@@ -53,9 +53,9 @@ class ColumnsSection(Section):
     """Which column of a file holds each part of an example.
 
     In TSV and CSV files a column is a name from the header or a number, counted from 0 (-1 is the last column). In
-    CoNLL files it is a number. In JSON and Parquet files it is a key, with dots for nested keys ("passage.text"); a
-    list of objects on that path, such as the questions of a passage, makes one example per element. Several columns are
-    joined into one text with spaces.
+    CoNLL files it is a number: by default words are 0 and tags -1, or 1 and 3 in .conllu files. In JSON and Parquet
+    files it is a key, with dots for nested keys ("passage.text"); a list of objects on that path, such as the questions
+    of a passage, makes one example per element. Several columns are joined into one text with spaces.
     """
 
     id: Columns | None = Field(
@@ -97,7 +97,8 @@ class TaskDataSection(Section):
     )
     format: Format = Field(
         description="Format of the files; if unset, by the training file's ending: .jsonl, .tsv, .csv, .parquet, "
-        '.conll; .txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" for the kind span).'
+        '.conll and .conllu (both "conll"); .txt is "tsv" ("conll" for the kind tags), and .json is "jsonl" ("squad" '
+        "for the kind span).",
     )
     header: bool = Field(
         default=True,

@@ -22,8 +22,13 @@ COLUMNS_OF_FORMAT: dict[str, dict[str, Any]] = {
 }
 """Default columns of the formats whose files do not name them."""
 
+CONLLU = ".conllu"
+COLUMNS_OF_CONLLU = {"words": 1, "tags": 3}
+"""The form of a word and its part of speech (UPOS), as https://universaldependencies.org/format.html has them."""
+
 FORMAT_OF_ENDING = {
     **{f".{name}": name for name in ("jsonl", "tsv", "csv", "parquet", "conll")},
+    CONLLU: "conll",
     ".json": "jsonl",
     ".txt": "tsv",
 }
@@ -109,6 +114,8 @@ def _fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
     has_names = file_format not in ("tsv", "csv") or data.get("header", True) is True
     if file_format in ROW_FORMATS and has_names:
         defaults = {column: column for column in RULES[kind].columns + RULES[kind].optional}
+    elif file_format == "conll" and ending_of(data.get("train")) == CONLLU:
+        defaults = COLUMNS_OF_CONLLU
     elif isinstance(file_format, str):
         defaults = COLUMNS_OF_FORMAT.get(file_format, {})
 
@@ -122,11 +129,12 @@ def _fill_data(data: dict[str, Any], kind: str) -> dict[str, Any]:
 
 def format_of(train: Any, kind: str) -> str | None:
     """Return the format that the training file's extension implies, or None if it implies none."""
-    first = train[0] if isinstance(train, list) and train else train
-    if not isinstance(first, str):
-        # The schema reports the wrong value of data.train, so any format will do here.
-        return "jsonl"
-
-    ending = posixpath.splitext(first)[1].lower()
     endings = FORMAT_OF_ENDING | (RULES[kind].endings if kind in RULES else {})
-    return endings.get(ending)
+    return endings.get(ending_of(train))
+
+
+def ending_of(train: Any) -> str:
+    """Return the ending of the first training file, in lower case."""
+    first = train[0] if isinstance(train, list) and train else train
+    # The schema reports the wrong value of data.train, so any ending will do here.
+    return posixpath.splitext(first)[1].lower() if isinstance(first, str) else ".jsonl"

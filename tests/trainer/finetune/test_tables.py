@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, UsageError
+from trainer.finetune.examples import TagExample
 from trainer.finetune.files.json_files import read_json_lines
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.tables import read_conll, read_table
@@ -115,3 +116,32 @@ def test_a_first_row_that_looks_like_an_example_is_not_lost_as_a_header(tmp_path
 
     assert sizes_of(tmp_path, "text\tlabel\na\tgood\nb\tbad\n") == 2
     assert sizes_of(tmp_path, "text\tscore\na\t1.5\nb\t2\n", labels="number") == 2
+
+
+CONLLU = """# sent_id = 1
+1-2\tIm\t_\t_\t_\t_\t_\t_\t_\t_
+1\tIn\tin\tADP\t_\t_\t3\tcase\t_\t_
+2\tdem\tder\tDET\t_\t_\t3\tdet\t_\t_
+2.1\tleer\tleer\tADJ\t_\t_\t_\t_\t_\t_
+3\t#\t#\tNOUN\t_\t_\t0\troot\t_\t_
+
+# sent_id = 2
+# text = Ja
+1\tJa\tja\tINTJ\t_\t_\t0\troot\t_\t_
+"""
+
+
+def test_conllu_has_comments_ranges_and_empty_nodes_that_are_no_words(tmp_path: Path) -> None:
+    (tmp_path / "a.conllu").write_text(CONLLU)
+    files = {"train": "a.conllu", "dev": "a.conllu"}
+    data = read_task_data(Task.model_validate({"name": "pos", "kind": "tags", "data": files}), str(tmp_path))
+    found = [example for example in data.train if isinstance(example, TagExample)]
+    assert [(example.words, [data.labels[tag] for tag in example.tags or ()]) for example in found] == [
+        (("In", "dem", "#"), ["ADP", "DET", "NOUN"]),
+        (("Ja",), ["INTJ"]),
+    ]
+
+    with pytest.raises(DataError, match=r"a.conllu line 3: .* column 0 .* columns = { words = 1, tags = 3 }"):
+        read_conll(str(tmp_path / "a.conllu"), {0: True, -1: True})
+    (tmp_path / "a.conll").write_text("# O\na O\n")
+    assert [record.values[0] for record in read_conll(str(tmp_path / "a.conll"), {0: True})] == [["#", "a"]]

@@ -111,7 +111,8 @@ def _fault(fields: list[str], width: int, separator: str, quotes: bool) -> str:
 # ---- CoNLL ----
 #
 # A word and its tags on each line, an empty line after each sentence. CoNLL-2003 and CoNLL-2000 separate columns by
-# spaces, WNUT by tabs. CoNLL-2003 begins each document with a line -DOCSTART-, which is not a sentence.
+# spaces, WNUT by tabs. CoNLL-2003 begins each document with a line -DOCSTART-, which is not a sentence. CoNLL-U has ten
+# columns, of which the first numbers the words; comments, ranges (1-2) and empty nodes (1.1) are not words.
 
 DOCUMENT_START = "-DOCSTART-"
 
@@ -124,11 +125,19 @@ def read_conll(path: str, wanted: Wanted) -> list[Record]:
     """
     lines = split_lines(read_text(path))
     rows = [(number, _columns(line)) for number, line in enumerate(lines, start=1)]
+    is_conllu = next((_is_conllu(columns) for _, columns in rows if columns and columns[0][:1] != "#"), False)
+    if is_conllu:
+        rows = [(number, columns) for number, columns in rows if not columns or columns[0].isdecimal()]
     words = [row for row in rows if row[1]]
     if not words:
         raise DataError(f"{path} holds no words. Expected one word a line and empty lines between sentences.")
 
     first, columns_of_first = words[0]
+    if is_conllu and 0 in wanted:
+        raise DataError(
+            f"{path} line {first}: this is CoNLL-U, whose column 0 numbers the words. Set data.columns to those of the "
+            "words and tags, as in columns = { words = 1, tags = 3 }."
+        )
     width = len(columns_of_first)
     for number, columns in words:
         if len(columns) != width:
@@ -156,6 +165,10 @@ def _columns(line: str) -> list[str]:
         return []
     columns = line.split("\t") if "\t" in line else [column for column in line.split(" ") if column]
     return [] if columns[:1] == [DOCUMENT_START] else columns
+
+
+def _is_conllu(columns: list[str]) -> bool:
+    return len(columns) == 10 and columns[0][:1].isdecimal()
 
 
 def _numbered_columns(path: str, width: int, wanted: Wanted) -> list[int]:

@@ -62,16 +62,16 @@ def test_chunks_of_one_word_and_last_words_end_in_every_scheme(middle: str, last
 
     tags = sorted({tag for sentence in references + guesses for tag in sentence})
     labels = [letters[tag[0]] + tag[1:] if tag != "O" else tag for tag in tags]
-    ids = [[[tags.index(tag) for tag in sentence] for sentence in side] for side in (guesses, references)]
-    assert METRICS["chunk_f1"].function(*ids, labels) == pytest.approx(chunk_f1(guesses, references))
-    assert METRICS["chunk_f1"].function([ids[1][0]], [ids[1][0]], labels) == 1.0
+    made, given = [[[tags.index(tag) for tag in sentence] for sentence in side] for side in (guesses, references)]
+    assert METRICS["chunk_f1"].function(made, given, labels) == pytest.approx(chunk_f1(guesses, references))
+    assert METRICS["chunk_f1"].function(given, given, labels) == 1.0
 
 
 def test_a_chunk_of_one_word_is_not_joined_with_the_next() -> None:
     labels = ("O", "B-PER", "I-PER", "L-PER", "U-PER")
     references, guesses = [["U-PER", "U-PER", "B-PER", "L-PER"]], [["B-PER", "L-PER", "B-PER", "L-PER"]]
-    ids = [[[labels.index(tag) for tag in side[0]]] for side in (guesses, references)]
-    assert METRICS["chunk_f1"].function(*ids, labels) == pytest.approx(0.4)
+    made, given = [[[labels.index(tag) for tag in side[0]]] for side in (guesses, references)]
+    assert METRICS["chunk_f1"].function(made, given, labels) == pytest.approx(0.4)
     assert f1_score(references, guesses, mode="strict", scheme=BILOU) == pytest.approx(0.4)
     in_iobes = [[[tag.replace("U", "S").replace("L", "E") for tag in side[0]]] for side in (guesses, references)]
     assert f1_score(in_iobes[1], in_iobes[0], mode="strict", scheme=IOBES) == pytest.approx(0.4)
