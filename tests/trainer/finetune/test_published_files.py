@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from schemas.errors import DataError
 from tests.trainer.finetune import published
 from tests.trainer.finetune.published import SENTENCES
 from trainer.finetune.examples import (
@@ -162,6 +163,26 @@ def test_squad(version_2: bool, tmp_path: Path) -> None:
         last = data.train[2]
         assert isinstance(last, SpanExample)
         assert (last.is_impossible, last.answers) == (True, ())
+
+
+def test_empty_answers_beside_others_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    content = published.squad(False)
+    questions = content["data"][0]["paragraphs"][0]["qas"]
+    questions[0]["answers"].append({"text": " ", "answer_start": 0})
+    published.write(tmp_path / "train.json", json.dumps(content))
+    data = read_task_data(task_of("span", train="train.json", dev="train.json", test="train.json"), str(tmp_path))
+    for examples in (data.train, data.dev, data.test or []):
+        assert [len(example.answers) for example in examples if isinstance(example, SpanExample)] == [1, 3]
+    for name in ("train", "dev", "test"):
+        said = f"1 empty answer of the {name} set of small left out, beside others of its question. The first: "
+        assert f"{said}{tmp_path}/train.json question q-1." in caplog.text
+
+    # Where a test set has no other answer, data.bad_rows would not help.
+    questions[0]["answers"] = [{"text": " ", "answer_start": 0}]
+    published.write(tmp_path / "test.json", json.dumps(content))
+    task = task_of("span", train="train.json", dev="train.json", test="test.json", bad_rows="drop")
+    with pytest.raises(DataError, match=r"test.json question q-1: the answer's text is empty. .* is_impossible"):
+        read_task_data(task, str(tmp_path))
 
 
 def test_misplaced_answers_can_be_moved(tmp_path: Path) -> None:

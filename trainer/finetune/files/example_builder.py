@@ -19,7 +19,7 @@ class ExampleBuilder:
     def __init__(self, task: Task, example_set: ExampleSet, names: dict[str, int]):
         """names: the id of each label name. For the kind choice, the position of each name of a choice.
 
-        Empty if labels are numbers.
+        Empty if labels are numbers. with_empty_answers: the place of each answer that was left out as empty.
         """
         self.task = task
         self.data = task.data
@@ -28,6 +28,7 @@ class ExampleBuilder:
         self.is_test = example_set.is_test
         self.names = names
         self.skipped_labels: set[str] = set()
+        self.with_empty_answers: list[str] = []
 
         # Every line of a test set needs a prediction, so bad rows are kept there, with empty texts.
         self.keeps_bad_rows = self.is_test and task.data.bad_rows == "drop"
@@ -151,7 +152,10 @@ class ExampleBuilder:
         return SpanExample(id_, question, context, answers, is_impossible)
 
     def _answers(self, found: list[Any], context: str, place: str) -> tuple[Answer, ...]:
-        answers = [self._answer(answer, context, place) for answer in found]
+        filled = [answer for answer in found if not is_empty(answer)]
+        if filled:
+            self.with_empty_answers += [place] * (len(found) - len(filled))
+        answers = [self._answer(answer, context, place) for answer in filled or found]
         if not self.is_train:
             # The metrics compare texts, so an answer counts even if it does not occur in the context.
             return tuple(answers)
@@ -171,7 +175,8 @@ class ExampleBuilder:
                 f"found {found!r:.60}."
             )
         if not text.strip():
-            raise BadRowError(
+            # No test set can leave it out, so data.bad_rows would not help.
+            raise (DataError if self.is_test else BadRowError)(
                 f"{place}: the answer's text is empty. Questions without answers have is_impossible = true."
             )
 
@@ -182,6 +187,12 @@ class ExampleBuilder:
 
         starts = [offset for offset in range(len(context)) if context.startswith(text, offset)]
         return Answer(text, min(starts, key=lambda offset: abs(offset - start), default=-1))
+
+
+def is_empty(answer: Any) -> bool:
+    """Return whether an answer has a text, and it is blank."""
+    text = answer.get("text") if isinstance(answer, dict) else None
+    return isinstance(text, str) and not text.strip()
 
 
 def are_placeholders(answers: list[Any]) -> bool:

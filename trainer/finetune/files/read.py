@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import chain
 
 from schemas.errors import DataError, UsageError, nearest_name
+from schemas.terminal import counted
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
@@ -180,6 +181,9 @@ def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Re
     if dropped:
         what = example_set.title
         logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(records), what, dropped[0])
+    if empty := builder.with_empty_answers:
+        said = f"{counted(len(empty), 'empty answer')} of {example_set.title} left out"
+        logger.info("%s, beside others of its question. The first: %s.", said, empty[0])
     if not examples:
         raise _no_examples(example_set)
     return _with_test_labels(builder.task, example_set, examples) if builder.is_test else examples
