@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError
+from schemas.terminal import counted
 from trainer.checkpoint.run_lock import LOCK_FILES
 from trainer.config.record import flatten
 from trainer.distributed.stop import StopRequest
@@ -80,7 +81,7 @@ def check_inputs(folder: Path, inputs: dict[str, Any], remedy: str) -> None:
         more = len(changes) - MAX_NAMED
         raise UsageError(
             f"--output {folder} holds results with {', '.join(changes[:MAX_NAMED])}"
-            f"{f' and {more} more differences' if more > 0 else ''}. {remedy}"
+            f"{' and ' + counted(more, 'more difference') if more > 0 else ''}. {remedy}"
         )
 
 

@@ -227,7 +227,10 @@ def open_task(content: SuiteFile, path: Path, name: str, entry: TaskEntry, chang
     task = task_of(values, Origin(of_files, changes_of(name, changes), f"{place}: --set"))
 
     if entry.metric is not None and entry.metric not in task.metrics:
-        raise UsageError(f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}.")
+        raise UsageError(
+            f"{path}: {name} reports {entry.metric}, but it has the metrics {', '.join(task.metrics)}. Add it to "
+            "metrics of the task."
+        )
     _, *scored = set_names(task.data)  # the first is the training set
     unknown = [reported for reported in entry.sets if reported not in scored]
     if unknown:

@@ -226,7 +226,8 @@ def test_a_bad_row_of_a_test_set_can_be_kept(tmp_path: Path) -> None:
 def test_a_duplicate_id(tmp_path: Path) -> None:
     lines = "n\ttext\tlabel\n7\ta\tx\n8\tb\ty\n7\tc\tx\n"
     message = sentence_error(tmp_path, lines, columns={"id": "n", **COLUMNS})
-    assert message.endswith(f'train.tsv line 4: the id "7" is already that of {tmp_path}/train.tsv line 2.')
+    known = f'train.tsv line 4: the id "7" is already that of {tmp_path}/train.tsv line 2.'
+    assert message.endswith(f"{known} Leave data.columns.id out to count them.")
 
 
 def test_test_labels_for_some_examples_alone(tmp_path: Path) -> None:
@@ -268,8 +269,8 @@ def test_wrong_choices(choices: Any, tmp_path: Path) -> None:
         ({"w": ["a", "b"], "t": ["O"]}, "1 tag for 2 words."),
         ({"w": ["a"], "t": None}, "the tags are missing."),
         ({"w": ["a"], "t": "O"}, "the tags are 'O', expected a list"),
-        ({"w": ["a", " "], "t": ["O", "O"]}, "word 1 is ' ', expected text that is not blank."),
-        ({"w": ["a", 3], "t": ["O", "O"]}, "word 1 is 3, expected text"),
+        ({"w": ["a", " "], "t": ["O", "O"]}, "word 2 is ' ', expected text that is not blank."),
+        ({"w": ["a", 3], "t": ["O", "O"]}, "word 2 is 3, expected text"),
         ({"w": [], "t": []}, "the sentence has no words."),
         ({"w": ["a"], "t": ["B-GEO"]}, 'unknown label "B-GEO". Expected one of O, B-LOC.'),
     ],

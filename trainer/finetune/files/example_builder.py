@@ -74,6 +74,9 @@ class ExampleBuilder:
         values = [value_of(record, name) for name in names] if len(names) > 1 else value_of(record, names[0])
         if not isinstance(values, list) or len(values) < 2:
             raise DataError(f"{record.place}: the choices are {values!r:.60}, expected a list of two texts or more.")
+        if self.names and len(values) > len(self.names):
+            labels = f"{len(self.names)}: {', '.join(self.names)}"
+            raise DataError(f"{record.place}: {len(values)} choices, but data.labels names {labels}. Name all of them.")
 
         choices = []
         for position, value in enumerate(values):
@@ -237,7 +240,7 @@ def words_of(record: Record, column: Column | None) -> tuple[str, ...]:
     if not words:
         raise BadRowError(f"{record.place}: the sentence has no words.")
 
-    for position, word in enumerate(words):
+    for position, word in enumerate(words, start=1):
         if not isinstance(word, str) or not word.strip():
             raise DataError(f"{record.place}: word {position} is {word!r:.60}, expected text that is not blank.")
         check_unicode(word, record.place)

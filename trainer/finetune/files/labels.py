@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from schemas.errors import DataError, UsageError, nearest_name
 from trainer.finetune.files.records import check_unicode, listed
 from trainer.finetune.task import label_name
+from trainer.logs import logger
 
 PLACEHOLDERS = {"", "-1", "none", "null", "nan", "?", "-", "hidden", "unknown"}
 """Values that test files contain in place of labels, in lower case. A value that is a label of the task is a label."""
@@ -25,7 +27,8 @@ def name_of(value: Any, place: str) -> str | None:
     if value is None or value != value:
         return None
     if isinstance(value, list | dict | bytes):
-        raise DataError(f"{place}: the label is {value!r:.60}, expected text, a number or true/false.")
+        several = " Tasks with several labels for an example are not supported." if isinstance(value, list) else ""
+        raise DataError(f"{place}: the label is {value!r:.60}, expected text, a number or true/false.{several}")
     name = label_name(value).strip()
     check_unicode(name, place)
     return name or None
@@ -51,8 +54,8 @@ def class_id(value: Any, names: dict[str, int], place: str, is_test: bool) -> in
             f'{listed(known)}. To predict a number instead, set data.labels = "number".'
         )
     raise DataError(
-        f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} A label that no '
-        "training example has must be listed in data.labels, with all others."
+        f'{place}: unknown label "{name}". Expected one of {listed(known)}.{nearest_name(name, known)} If it is right, '
+        "list all in data.labels."
     )
 
 
@@ -121,7 +124,10 @@ def choice_position(value: Any, count: int, names: dict[str, int], place: str, i
         )
 
     if position is not None and not 0 <= position < count:
-        raise DataError(f"{place}: the label {name} is out of range: there are {count} choices, 0 to {count - 1}.")
+        numbers = json.dumps([str(number) for number in range(1, count + 1)])
+        advice = f" If positions count from 1, set data.labels = {numbers}." if position == count and not names else ""
+        expected = listed(tuple(names)[:count]) if names else f"0 to {count - 1}"
+        raise DataError(f"{place}: the label {name} is out of range: there are {count} choices, {expected}.{advice}")
     return position
 
 
@@ -132,6 +138,17 @@ def infer_names(found: Sequence[str]) -> tuple[str, ...]:
     """
     names = sorted(set(found))
     return tuple(sorted(names, key=int)) if all(name.isdecimal() for name in names) else tuple(names)
+
+
+def warn_of_case(names: Sequence[str]) -> None:
+    """Log a warning that names the first two labels that differ in case alone, if there are any."""
+    seen: dict[str, str] = {}
+    for name in names:
+        other = seen.setdefault(name.casefold(), name)
+        if other != name:
+            what = "differ only in case, and are different classes. Write them alike if they are one."
+            logger.warning('The labels "%s" and "%s" %s', other, name, what)
+            return
 
 
 def check_names(names: Sequence[str], found: int, path: str, keys: str) -> None:

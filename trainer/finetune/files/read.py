@@ -14,7 +14,7 @@ from schemas.terminal import counted
 from trainer.finetune.examples import Example, TaskData, TextExample, is_labeled
 from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, tags_of, value_of
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
-from trainer.finetune.files.labels import check_names, infer_names, is_number, name_of
+from trainer.finetune.files.labels import check_names, infer_names, is_number, name_of, warn_of_case
 from trainer.finetune.files.parquet import read_parquet
 from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode, listed
 from trainer.finetune.files.sets import ExampleSet, example_sets
@@ -60,6 +60,7 @@ def read_task_data(task: Task, folder: str) -> TaskData:
         if example_set.name == TRAIN and found is not None:
             keys = "data.columns and data.skip_labels" if task.data.skip_labels else "data.columns"
             check_names(names, len(found), example_set.paths[0], keys)
+            warn_of_case(names)
 
     for label in sorted(unmatched):
         logger.warning('No example has the label "%s" of data.skip_labels.%s', label, nearest_name(label, names))
@@ -174,19 +175,24 @@ def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Re
             continue
 
         if example.id in places:
-            raise DataError(f'{record.place}: the id "{example.id}" is already that of {places[example.id]}.')
+            advice = "Give each its own." if builder.task.kind == "span" else "Leave data.columns.id out to count them."
+            raise DataError(f'{record.place}: the id "{example.id}" is already that of {places[example.id]}. {advice}')
         places[example.id] = record.place
         examples.append(example)
 
-    if dropped:
-        what = example_set.title
-        logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), len(records), what, dropped[0])
-    if empty := builder.with_empty_answers:
-        said = f"{counted(len(empty), 'empty answer')} of {example_set.title} left out"
-        logger.info("%s, beside others of its question. The first: %s.", said, empty[0])
+    _log_left_out(builder, example_set, dropped, len(records))
     if not examples:
         raise _no_examples(example_set)
     return _with_test_labels(builder.task, example_set, examples) if builder.is_test else examples
+
+
+def _log_left_out(builder: ExampleBuilder, example_set: ExampleSet, dropped: list[BadRowError], records: int) -> None:
+    what = example_set.title
+    if dropped:
+        logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), records, what, dropped[0])
+    if empty := builder.with_empty_answers:
+        said = f"{counted(len(empty), 'empty answer')} of {what} left out"
+        logger.info("%s, beside others of its question. The first: %s.", said, empty[0])
 
 
 def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:

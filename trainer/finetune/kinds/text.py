@@ -93,6 +93,10 @@ class Choice(_OneLabel):
             features.append(inputs | {"example": number} | labels_of(example))
         return features
 
+    def written(self, prediction: Any) -> Any:
+        names = self.task.data.labels
+        return names[prediction] if isinstance(names, tuple) else prediction
+
     def collate(self, features: list[dict[str, Any]]) -> dict[str, Tensor]:
         names = [name for name in features[0] if name not in TARGETS]
         counts = [len(feature["input_ids"]) for feature in features]
