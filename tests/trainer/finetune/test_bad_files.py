@@ -151,8 +151,8 @@ def test_lines_without_the_separator_are_shown(tmp_path: Path) -> None:
     for name, content in (("csv", ""), ("csv", "\n"), ("tsv", "\n\n")):
         assert "is empty" in sentence_error(tmp_path, content, format=name)
 
-    message = sentence_error(tmp_path, 'text;label\n"a film";x\n', format="csv")  # as spreadsheets write it in Europe
-    assert "has no commas" in message and "'text;label'" in message
+    message = sentence_error(tmp_path, 'text|label\n"a film"|x\n', format="csv")
+    assert "has no commas" in message and "'text|label'" in message
 
 
 @pytest.mark.parametrize(("file_format", "place"), [("jsonl", "train.jsonl line 2"), ("json", "train.json element 1")])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, UsageError
-from trainer.finetune.examples import TagExample
+from trainer.finetune.examples import TagExample, TextExample
 from trainer.finetune.files.json_files import read_json_lines
 from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.tables import read_conll, read_table
@@ -145,3 +145,36 @@ def test_conllu_has_comments_ranges_and_empty_nodes_that_are_no_words(tmp_path: 
         read_conll(str(tmp_path / "a.conllu"), {0: True, -1: True})
     (tmp_path / "a.conll").write_text("# O\na O\n")
     assert [record.values[0] for record in read_conll(str(tmp_path / "a.conll"), {0: True})] == [["#", "a"]]
+
+
+def test_csv_whose_header_has_semicolons_is_read_by_them(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('text;label\nHe said "no", then left; gone, all;x\n"a; b, c";y\n')
+    files = {"train": "a.csv", "dev": "a.csv"}
+    with pytest.raises(DataError, match=r"a.csv line 2: 3 fields, expected 2: too many semicolons, or a field"):
+        read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
+    (tmp_path / "a.csv").write_text('text;label\nHe said "no", then left;x\n"a; b, c";y\n')
+    data = read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
+    assert [example.text for example in data.train if isinstance(example, TextExample)] == [
+        'He said "no", then left',
+        "a; b, c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "advice"),
+    [
+        ("a.csv", 'text\tlabel\na "b" c\tx\n"a" b\ty\n', 'If tabs separate them here, set data.format = "tsv"'),
+        ("a.csv", 'text|label\n"a" b|x\n', "If vertical bars separate them here, write commas in their place"),
+        ("a.tsv", "text,label\na,x\nb\tb,y\n", 'If commas separate them here, set data.format = "csv"'),
+        ("a.csv", "t;l\na;x\n", "If semicolons separate them here, name its columns in data.columns, or write commas"),
+        ("a.tsv", "text;label\na;x\n", 'If semicolons separate them here, set data.format = "csv"'),
+    ],
+)
+def test_columns_apart_by_another_character_are_told_before_quotes(
+    name: str, text: str, advice: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    files = {"train": name, "dev": name}
+    with pytest.raises(DataError) as refused:
+        read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
+    assert advice in str(refused.value)

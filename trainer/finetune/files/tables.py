@@ -18,7 +18,7 @@ from schemas.terminal import counted
 from trainer.finetune.files.records import Record, Wanted, missing_column, read_text, split_lines
 from trainer.finetune.task import Column
 
-SEPARATOR_NAMES = {"\t": "tabs", ",": "commas"}
+SEPARATOR_NAMES = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "vertical bars"}
 """What messages call the characters that separate fields."""
 
 
@@ -30,7 +30,11 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
     Raises DataError for an empty file, a missing or ambiguous column, and a quote that is never closed.
     """
     text = read_text(path)
-    if text.strip() and separator not in text and sum(wanted.values()) > 1:
+    first_line = text.lstrip("\r\n").partition("\n")[0]
+    if separator == "," and _is_header(first_line, ";", wanted):
+        separator = ";"
+    is_whole = not quotes or first_line.count('"') % 2 == 0
+    if text.strip() and separator not in first_line and is_whole and sum(wanted.values()) > 1:
         raise _not_separated(path, text, separator)
     if quotes:
         rows = list(_quoted_rows(path, text, separator))
@@ -54,6 +58,12 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
     return records
 
 
+def _is_header(line: str, separator: str, wanted: Wanted) -> bool:
+    """Return whether a line without commas has a wanted column between separators, as spreadsheets write CSV."""
+    names = [name.strip('"\r') for name in line.split(separator)]
+    return "," not in line and len(names) > 1 and any(name in wanted for name in names)
+
+
 def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of each row's first line, from 1, and the row's fields without their quotes."""
     # csv's default limit of 131,072 characters per field guards against lone quotes, which `strict` reports instead.
@@ -75,9 +85,18 @@ def _quoted_rows(path: str, text: str, separator: str) -> Iterator[tuple[int, li
 def _not_separated(path: str, text: str, separator: str) -> DataError:
     separators = SEPARATOR_NAMES[separator]
     where = f"the first line of {path}" if separator in text else path
+    line = split_lines(text.lstrip("\r\n"))[0]
+    other = max(SEPARATOR_NAMES, key=line.count)
+    advice = f"Write {separators} between the columns, or set data.format."
+    if other in line and other != separator:
+        formats = {"\t": "tsv", ",": "csv", ";": "csv"} if separator == "\t" else {"\t": "tsv"}
+        remedy = f'set data.format = "{formats[other]}"' if other in formats else f"write {separators} in their place"
+        if (separator, other) == (",", ";"):
+            remedy = f"name its columns in data.columns, or {remedy}"
+        advice = f"If {SEPARATOR_NAMES[other]} separate them here, {remedy}."
     return DataError(
         f"{where} has no {separators}, which separate the columns of this format, so there is only one column: "
-        f"{split_lines(text)[0]!r:.60}. Write {separators} between the columns, or set data.format."
+        f"{line!r:.60}. {advice}"
     )
 
 
