@@ -68,7 +68,8 @@ def nearest_name(name: str, known: Iterable[str]) -> str:
     Example: `nearest_name("sead", ["seed"])` -> `" Did you mean seed?"`.
     """
     known = list(known)
-    swapped = [one for one in known if one != name and sorted(one) == sorted(name)]  # letters, which difflib misses
+    letters = sorted(name.casefold())
+    swapped = [one for one in known if one != name and sorted(one.casefold()) == letters]  # which difflib misses
     longer = [one for one in known if one.startswith(f"{name}_")]
     close = swapped[:1] or longer[:1] or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close and close[0] != name and unicodedata.normalize("NFC", close[0]) == unicodedata.normalize("NFC", name):

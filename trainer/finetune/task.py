@@ -120,7 +120,9 @@ class TaskDataSection(Section):
         "sorted labels of the training file.",
     )
     skip_labels: tuple[str, ...] = Field(
-        default=(), description='Labels whose examples are left out of training and dev sets, such as "-" in CMNLI.'
+        default=(),
+        description='Labels whose examples are left out of training and dev sets, such as "-" in CMNLI. Those of test '
+        "sets get predictions and are not scored.",
     )
     replace: dict[str, dict[str, str]] = Field(
         default={}, description="Values of text columns to replace by other texts, by the name of the column."

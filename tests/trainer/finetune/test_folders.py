@@ -158,6 +158,13 @@ def test_how_often_checkpoints_are_saved_is_no_other_task(claim) -> None:
     claim("training.save_every=7")
 
 
+def test_more_than_three_differences_are_counted(claim, tmp_path: Path) -> None:
+    for file in ("more.jsonl", "dev.jsonl", "test.jsonl"):
+        change_line(tmp_path / file, lambda line: line | {"text": "Another text."})
+    with pytest.raises(UsageError, match=r"examples\.test \(test\.jsonl\) = .* and 1 more difference\. "):
+        claim()
+
+
 @pytest.mark.parametrize(
     ("file", "told"),
     [

@@ -51,6 +51,12 @@ def test_labels_that_differ_in_case_alone_are_told(tmp_path: Path, caplog: pytes
     assert not caplog.records
 
 
+def test_a_label_of_the_dev_set_in_another_case_is_told_which_one_it_may_be(tmp_path: Path) -> None:
+    write_lines(tmp_path / "dev.jsonl", texts("OFFENSIVE"))
+    with pytest.raises(DataError, match=r'unknown label "OFFENSIVE". .* Did you mean offensive\?'):
+        read(tmp_path, "sentence", texts("none", "offensive"), dev="dev.jsonl")
+
+
 def test_several_labels_of_an_example_are_refused_as_what_they_are(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"line 1: the label is \['a', 'b'\], .* several labels .* not supported"):
         read(tmp_path, "sentence", texts(["a", "b"], "c"))
