@@ -8,8 +8,7 @@ A quote that is never closed would swallow the rows up to the next one. If what 
 first line is rejected, and the lines after it are read again as rows; if not, the lines are one row, most likely of
 another width, and are rejected together. A row above --max_document_bytes is rejected, and one above MAX_RECORD, too,
 is an error, because nearly always its quote is not closed. In TSV, where prose has no delimiters, a first line with as
-many fields as the header is a row, and its quotes are characters. So are lines that two quotes alone would join, if
-each has as many tabs.
+many fields as the header is a row, and its quotes are characters.
 """
 
 from __future__ import annotations
@@ -200,11 +199,10 @@ def _rows(lines: _Lines, layout: dict[str, Any], width: int, options: RecordOpti
     width: fields of the header.
     """
     reader = csv.reader(lines, **layout)
-    plain = 0  # lines to come that are rows, and their quotes characters
     while True:
         lines.begin_row()
         try:
-            row = _plain_row(lines, layout) if plain else next(reader)
+            row = next(reader)
         except StopIteration:
             return
         except (csv.Error, _UnclosedError) as error:
@@ -215,11 +213,6 @@ def _rows(lines: _Lines, layout: dict[str, Any], width: int, options: RecordOpti
                     raise
                 yield lines.rejected(LINE_END if str(error).startswith("new-line") else UNCLOSED)
                 continue
-        if plain:
-            plain -= 1
-        elif layout["delimiter"] == "\t" and (plain := lines.count_of_rows(width)):
-            lines.give_back()
-            continue
         if lines.size > options.max_document_bytes:
             yield Rejected(too_long_reason(options.max_document_bytes), _SOURCE, lines.offset)
         else:
@@ -227,7 +220,7 @@ def _rows(lines: _Lines, layout: dict[str, Any], width: int, options: RecordOpti
 
 
 def _plain_row(lines: _Lines, layout: dict[str, Any]) -> list[str]:
-    """Return the fields of the first line of the row, with quotes as characters; [] if it is no row."""
+    """Return the fields of the line that `lines` has, with quotes as characters; [] if it is no row."""
     lines.give_back()
     try:
         return next(csv.reader(lines, **layout | {"quoting": csv.QUOTE_NONE}), [])
@@ -314,16 +307,6 @@ class _Lines:
             f"{self._max_bytes >> 20} MB there, so it is unknown where the next rows begin. Double the quotes within "
             "fields, as RFC 4180 has them, write the table as JSON lines or Parquet, or raise --max_document_bytes."
         )
-
-    def count_of_rows(self, width: int) -> int:
-        """Return how many lines the row has, if there are several and each has the tabs of a row; 0 otherwise.
-
-        Only two quotes may join them. Writers that put fields in quotes put most of them, and double those within.
-        """
-        if width == 1 or len(self._row) == 1 or sum(line.count(b'"') for line in self._row) != 2:
-            return 0
-        are_rows = all(line.count(b"\t") == width - 1 and b"\r" not in line.rstrip(b"\r\n") for line in self._row)
-        return len(self._row) if are_rows else 0
 
     def rejected(self, reason: str) -> Rejected:
         """Return a rejection of the row."""

@@ -348,22 +348,6 @@ def test_a_quote_that_is_not_closed_is_a_character_in_a_whole_row_of_tsv(tmp_pat
     assert found[9500:] == ['He said "no".\nThen he left.', '"a" b', f"- {UNCLOSED}", '"one more', "last"]
 
 
-@pytest.mark.parametrize("before", [0, 9300])
-def test_quotes_over_whole_rows_of_tsv_join_no_rows(before: int, tmp_path: Path) -> None:
-    """Where the head of the file ends does not matter, nor do line ends; fields over several lines stay whole."""
-    rows = "0\tA film.\n" * before + '1\t"I love it\r\n2\tgreat"\n3\t"Two\nlines"\n4\t"a\n5\tb\n6\tc d"\n7\tend\n'
-    found = read(written(tmp_path / "a.tsv", f"id\ttext\n{rows}"))
-    whole = ['"I love it', 'great"', "Two\nlines", '"a', "b", 'c d"', "end"]
-    assert shown(found) == ["A film."] * before + whole
-    data = f"id\ttext\n{rows}"
-    assert [data[record.position] for record in found[before:]] == list("1234567")
-
-    three = 'id\ttext\tn\n1\t"a\n2\tc"\td\n3\t"e\t0\n4\tf"\t0\n'
-    assert shown(read(written(tmp_path / "b.tsv", three))) == ["a\n2\tc", '"e', 'f"']
-    quoted = 'id\ttext\n"1"\t"a\n2\tb"\n3\t"a ""b""\n4\tc"\n'  # other quotes show that these enclose fields
-    assert shown(read(written(tmp_path / "c.tsv", quoted))) == ["a\n2\tb", 'a "b"\n4\tc']
-
-
 def test_a_quote_of_tsv_that_no_other_one_follows_hides_no_row(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(csv_rows, "MAX_RECORD", 70_000)
     many = "A film.\t1\n" * 9300
