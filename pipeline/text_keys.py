@@ -25,10 +25,14 @@ from pipeline.readers.record import RecordOptions
 from schemas.errors import DataError
 
 USUAL = (
-    *("text", "content", "body", "article", "document", "raw_content", "passage", "review", "tweet", "sentence"),
-    *("abstract", "paragraphs", "description"),
+    *("text", "content", "body", "article", "document", "raw_content", "sentence", "abstract", "paragraphs"),
+    "description",
 )
 """Names of such keys, the most usual first. If none is there, it is the key with the most characters."""
+
+OFTEN = ("passage", "review", "tweet")
+"""Names of such keys if their texts are no labels, and not much shorter than the longest others."""
+MUCH_SHORTER = 4  # times
 
 NO_TEXT = {*("source", "url", "uri", "link", "href", "path", "file", "id", "ids", "uuid", "hash"), "date", "time"}
 """Last words of names that are no such keys, as in `dialogue_id` and `pageUrl`."""
@@ -141,6 +145,8 @@ def _found(file_range: FileRange) -> _Found:
     most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT and name not in labels]
     if is_one:
         usual, most = [name for name in usual if name != "description"], []
+    least = max(LABEL_CHARACTERS * len(rows), max((lengths[name] for name in most), default=0) / MUCH_SHORTER)
+    usual = usual or [name for name in OFTEN if name in most and lengths[name] > least]
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
     key = (usual or longer or most or ["text"])[0]
     per_row = {name: max(lengths[name], nested[name]) / max(len(rows), 1) for name in (key, *most, *nested)}

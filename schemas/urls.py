@@ -69,7 +69,7 @@ def filesystem(url: str) -> tuple[Any, str]:
             "An address with a password in it would be shown and stored. Put user and password into ~/.netrc, and "
             "leave them out of the address."
         )
-    if "::" in url and "[" not in url:  # as of an IPv6 host
+    if "::" in re.sub(r"//\[[\da-f:]+\]", "", url, flags=re.IGNORECASE):  # without a host of IPv6
         raise UsageError(
             f"{url} chains file systems with '::', which is not supported. Unpack or copy the files first."
         )

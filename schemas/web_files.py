@@ -108,6 +108,7 @@ async def _facts(url: str, answer: aiohttp.ClientResponse) -> dict[str, Any]:
     size = headers.get("Content-Range", "").rpartition("/")[2] if answer.status != 200 else None
     if answer.status == 200 and headers.get("Content-Encoding", "identity") == "identity":
         size = headers.get("Content-Length")
+        size = None if size == "1" else size  # likely of the range alone, and the status is wrong
     facts = {"name": url, "type": "file", "size": int(size) if size and size.isdecimal() else None}
     # Mirrors of one server may differ in their ETags.
     version = next((name for name in ("Last-Modified", "ETag") if name in headers), None)
@@ -117,7 +118,9 @@ async def _facts(url: str, answer: aiohttp.ClientResponse) -> dict[str, Any]:
 
 async def _part(start: int, end: int, answer: aiohttp.ClientResponse) -> tuple[bytes, bool]:
     """Return the bytes of an answer, which begin at `start`, and whether the file ends with them."""
-    if answer.status == 200 and (start or (answer.content_length or 0) > end):
+    if answer.status == 416:
+        answer.raise_for_status()  # the file is shorter than it was
+    if answer.status == 200 and (start or answer.content_length is None or answer.content_length > end):
         raise StorageError(
             f"The server of {answer.url} does not send parts of files, which are read in parts. Download it first."
         )

@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from pipeline.readers.columnar import check_columns
 from pipeline.readers.encodings import UTF8, is_line_safe, to_utf8
-from pipeline.readers.open import Stream
+from pipeline.readers.open import Stream, long_name
 from pipeline.readers.ranges import HEAD_BYTES, fills_head
 from pipeline.readers.record import (
     BLANK_LINE,
@@ -100,7 +100,7 @@ def csv_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
 
 def _read_header(lines: _Lines, file_range: FileRange) -> tuple[dict[str, Any], list[str]]:
     """Read the first row that is not blank. Return the layout of the file, as csv takes it, and the columns' names."""
-    name = file_range.path.lower()
+    name = long_name(file_range.path)
     if file_range.compression is not None:
         name = name.rpartition(".")[0]
 

@@ -31,18 +31,21 @@ def text_of(value: Any) -> str | None:
 def paragraphs_of(value: Any) -> list[str] | None:
     """Return the paragraphs of a value of JSON that is a text: a string, or a list of them; None if it is none.
 
-    In a list an object stands for its `text`. Strings and objects together are one running text, as chats write it.
+    In a list an object stands for its `text`. Strings and such objects together are one running text, as chats write
+    it; other objects, such as pictures, have no text.
     """
     if not isinstance(value, list):
         return [value] if isinstance(value, str) else None
-    kinds = {type(part) for part in value if part is not None}
-    if not kinds <= {str, dict}:
+    kinds = {type(part) for part in value}
+    if kinds <= {str}:
+        return value
+    if not kinds <= {str, dict, type(None)}:
         return None
-    parts = [part.get("text") if isinstance(part, dict) else part for part in value]
-    texts = [text for text in parts if isinstance(text, str)]
+    parts = [text_of(part.get("text")) if isinstance(part, dict) else part for part in value if part is not None]
+    texts = [text for text in parts if text is not None]
     if dict in kinds and not texts:
         return None
-    return ["".join(texts)] if len(kinds) > 1 else texts
+    return ["".join(texts)] if {str, dict} <= kinds and len(texts) == len(parts) else texts
 
 
 @lru_cache

@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 from schemas.errors import DataError, UsageError
 
 _PAGE_OF_HUB = re.compile(
-    r"https?://huggingface\.co/(datasets/[^/?#]+/[^/?#]+)(?:/(?:tree|blob)/([^/?#]+)(/[^?#]*)?|/viewer[^?#]*)?/?(?:[?#].*)?"
+    r"https?://huggingface\.co/(datasets/[^/?#]+/[^/?#]+)"
+    r"(?:/(?:tree|blob)/([^/?#]+)(/[^?#]*)?|/viewer[^?#]*)?/?(?:[?#].*)?"
 )
 _SUFFIX_OF_FILE = re.compile(r"\.(?!x?html?$|php$|aspx?$|jsp$)\w{2,8}$", re.IGNORECASE)
 

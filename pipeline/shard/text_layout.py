@@ -29,7 +29,7 @@ MAX_BOOK_BYTES = 8 << 20  # of a text file that is one document
 LINE_BYTES = 200
 """Lines without a blank one between them that are longer than this, on average, are documents, not paragraphs."""
 WRAPPED = 0.9
-"""Share of the width that most lines of a wrapped text have."""
+"""Share of the width that most lines of a wrapped text have, or those that end no sentence."""
 
 LARGE_PIECE = 200_000  # bytes of a file whose lines or blocks of lines are hardly one document
 
@@ -87,8 +87,7 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["lines"] | None:
             are_long = len("".join(lines).encode()) > LINE_BYTES * len(lines)
             if len(lines) > 1 and (are_long or (text.weight > MAX_BOOK_BYTES and not _has_blank_line(text))):
                 return "line"
-            are_alone = 2 * sum(map(ends_sentence, lines)) > len(lines) or not _are_wrapped(lines)
-            return "lines" if are_alone and len(lines) > MANY_PIECES else None
+            return "lines" if len(lines) > MANY_PIECES and not _are_wrapped(lines) else None
         followed = [line for line, after in pairwise(lines) if line and after]
         blocks = sum(map(bool, lines)) - len(followed)
         ended = sum(map(ends_sentence, followed))
@@ -102,10 +101,16 @@ def _is_of_lines(text: FileRange) -> bool:
 
 
 def _are_wrapped(lines: list[str]) -> bool:
-    """Return whether most lines are about as long as the longest ones, but for the very longest."""
+    """Return whether most lines are about as long as the longest ones, but for the very longest, and end no sentence.
+
+    Of a wrapped dialog fewer are so long, and nearly all others end a sentence.
+    """
     lengths = sorted(map(len, lines))
-    width = lengths[len(lengths) * 9 // 10]
-    return 2 * sum(length > WRAPPED * width for length in lengths) > len(lengths)
+    least = WRAPPED * lengths[len(lengths) * 9 // 10]
+    full = [line for line in lines if len(line) > least]
+    short = [line for line in lines if len(line) <= least]
+    are_ended = sum(map(ends_sentence, short)) > WRAPPED * len(short)
+    return 2 * sum(map(ends_sentence, full)) < len(full) and (2 * len(full) > len(lines) or are_ended)
 
 
 def _has_blank_line(text: FileRange) -> bool:

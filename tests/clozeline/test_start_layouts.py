@@ -216,6 +216,12 @@ def test_a_wrapped_text_is_not_said_to_be_documents_in_lines(capsys: pytest.Capt
     assert "If each line is one" not in capsys.readouterr().out
 
 
+def test_a_wrapped_dialog_is_not_taken_for_documents_in_lines() -> None:
+    said = [f"I saw it {'again and ' * (number % 13)}again near the river." for number in range(6000)]
+    Path("dialog.txt").write_text("\n".join(textwrap.fill(line, 60) for line in said))
+    assert planned("dialog.txt")["text_layout"] == "blank_line"
+
+
 def test_few_of_many_files_are_opened_and_none_is_left_out_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "MAX_OPENED", 20)
     Path("texts").mkdir()

@@ -46,12 +46,30 @@ def test_a_key_of_few_files_whose_records_have_that_of_the_others_is_not_added(t
 
 def test_other_keys_with_texts_are_told(tmp_path: Path) -> None:
     question = "What do you think about the music of this film, and about its pictures?"
-    rows = [f'{number},"{question} {number}","{SENTENCE}",9,"short"' for number in range(50)]
+    rows = [f'{number},"{question} {number}","{SENTENCE} {number}",9,"short"' for number in range(50)]
     write_csv(tmp_path / "a.csv", "id,question,review,stars,mood", rows)
     look = look_at(str(tmp_path))
     assert look.text_key == "review" and look.unread_keys == {"question": 74}
     told = "Text is read under review. Others, by what a record has on average: question (74 characters)."
     assert told in list(look_lines("a", look))
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "key"),
+    [
+        ("passage,verse", f'Genesis 46:47,"{SENTENCE}"', "verse"),
+        ("review,plot", f'"One of his best films, and long.","{SENTENCE * 5}"', "plot"),
+        ("tweet,sentence", f'It rained.,"{SENTENCE}"', "sentence"),
+        ("question,review", f'"{SENTENCE} {SENTENCE}","{SENTENCE}"', "review"),
+    ],
+)
+def test_a_name_that_texts_often_have_needs_a_text(columns: str, row: str, key: str, tmp_path: Path) -> None:
+    rows = [
+        row.replace("rained", f"rained {number} days").replace("46", str(number)).replace("films", f"films of {number}")
+        for number in range(50)
+    ]
+    write_csv(tmp_path / "a.csv", columns, rows)
+    assert look_at(str(tmp_path)).text_key == key
 
 
 def test_labels_are_no_texts(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class TaskDataSection(Section):
     header: bool = Field(
         default=True,
         description="Whether the first line of TSV and CSV files names the columns. Otherwise columns are numbers. "
-        "If unset, a first line that looks like an example is an error.",
+        "If unset, a first line with the label of another line is an error.",
     )
     quotes: bool = Field(
         description="Whether quotes in TSV and CSV files enclose fields. If unset, true for csv and false for tsv, "

@@ -68,6 +68,7 @@ TELEGRAM = {
         ([{"parts": ["x", None, "y"]}, {"parts": [None]}], "parts", ["x\n\ny", ""]),
         (TELEGRAM, "messages[].text", ["A bold word.", "Plain.", ""]),
         (TELEGRAM, "messages.text", ["A bold word.\n\nPlain."]),
+        ({"text": ["A.", {"image": "a.png"}, "B.", {"text": ["C.", "D."]}]}, "text", ["A.\n\nB.\n\nC.\n\nD."]),
         (
             [{"m": [{"c": "hi"}, {"c": [{"type": "text", "text": "x"}, {"url": "u"}, {"text": "y"}]}]}],
             "m.c",
@@ -112,7 +113,7 @@ def text_of(value: Any) -> str | None:
         return "\n\n".join(filter(None, value))
     if isinstance(value, list) and all(isinstance(part, (str, dict)) for part in value):  # no object has a "text"
         strings = [part for part in value if isinstance(part, str)]
-        return "".join(strings) if strings else None
+        return "\n\n".join(filter(None, strings)) if strings else None
     return value if isinstance(value, str) else None
 
 

@@ -114,6 +114,7 @@ def test_a_first_row_that_looks_like_an_example_is_not_lost_as_a_header(tmp_path
         assert sizes_of(tmp_path, rows, header=False, **chosen) == 3
         assert sizes_of(tmp_path, rows, header=True, **chosen) == 2
 
+    assert sizes_of(tmp_path, "0\t1\na\t0\nb\t1\n") == 2  # a header, as pandas writes it
     assert sizes_of(tmp_path, "text\tlabel\na\tgood\nb\tbad\n") == 2
     assert sizes_of(tmp_path, "text\tscore\na\t1.5\nb\t2\n", labels="number") == 2
 
@@ -143,6 +144,8 @@ def test_conllu_has_comments_ranges_and_empty_nodes_that_are_no_words(tmp_path: 
 
     with pytest.raises(DataError, match=r"a.conllu line 3: .* column 0 .* columns = { words = 1, tags = 3 }"):
         read_conll(str(tmp_path / "a.conllu"), {0: True, -1: True})
+    (tmp_path / "b.conll").write_text(f"1990{' x' * 8} O\nJohn{' x' * 8} B-PER\n")  # ten columns of another kind
+    assert [record.values[0] for record in read_conll(str(tmp_path / "b.conll"), {0: True})] == [["1990", "John"]]
     (tmp_path / "a.conll").write_text("# O\na O\n")
     assert [record.values[0] for record in read_conll(str(tmp_path / "a.conll"), {0: True})] == [["#", "a"]]
 

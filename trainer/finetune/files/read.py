@@ -16,7 +16,15 @@ from trainer.finetune.files.example_builder import ExampleBuilder, columns_of, t
 from trainer.finetune.files.json_files import read_c3, read_json_lines, read_json_list, read_questions
 from trainer.finetune.files.labels import check_names, infer_names, is_number, name_of, warn_of_case
 from trainer.finetune.files.parquet import read_parquet
-from trainer.finetune.files.records import BadRowError, Record, Wanted, check_unicode, listed
+from trainer.finetune.files.records import (
+    BadRowError,
+    Record,
+    Wanted,
+    check_unicode,
+    listed,
+    read_text,
+    split_lines,
+)
 from trainer.finetune.files.sets import ExampleSet, example_sets
 from trainer.finetune.files.tables import read_conll, read_table
 from trainer.finetune.task import DEV, TEST, TRAIN, Column, Task
@@ -95,6 +103,9 @@ def _check_header(task: Task, example_set: ExampleSet, path: str) -> None:
         return
     rows = read_table(path, SEPARATORS[task.data.format], task.data.quotes, False, {column: False})
     first, *others = [str(row.values.get(column, "")).strip() for row in rows]
+    names = split_lines(read_text(path))[0].split(SEPARATORS[task.data.format])
+    if names == [str(number) for number in range(len(names))]:  # as pandas writes them
+        return
     if (first and first in others) or (is_number(first) and all(map(is_number, others))):
         raise UsageError(
             f'{path} line 1: column {column}, which holds the label, has "{first}", so this line may be an example. '

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -144,7 +145,7 @@ def read_conll(path: str, wanted: Wanted) -> list[Record]:
     """
     lines = split_lines(read_text(path))
     rows = [(number, _columns(line)) for number, line in enumerate(lines, start=1)]
-    is_conllu = next((_is_conllu(columns) for _, columns in rows if columns and columns[0][:1] != "#"), False)
+    is_conllu = _is_conllu([columns for _, columns in rows if columns and columns[0][:1] != "#"])
     if is_conllu:
         rows = [(number, columns) for number, columns in rows if not columns or columns[0].isdecimal()]
     words = [row for row in rows if row[1]]
@@ -186,8 +187,9 @@ def _columns(line: str) -> list[str]:
     return [] if columns[:1] == [DOCUMENT_START] else columns
 
 
-def _is_conllu(columns: list[str]) -> bool:
-    return len(columns) == 10 and columns[0][:1].isdecimal()
+def _is_conllu(rows: list[list[str]]) -> bool:
+    are_numbered = all(len(columns) == 10 and re.fullmatch(r"\d+(?:[-.]\d+)?", columns[0]) for columns in rows)
+    return are_numbered and bool(rows) and rows[0][0].startswith(("0.", "1"))
 
 
 def _numbered_columns(path: str, width: int, wanted: Wanted) -> list[int]:

@@ -12,7 +12,7 @@ Sources: conlleval of the shared task of CoNLL-2000 (Tjong Kim Sang and Buchholz
 extended by S and by an E that always ends its chunk, as in seqeval (github.com/chakki-works/seqeval), which also
 decides how tags without a dash are split: "LOC" is prefix L and type OC, and "B" has the type "_".
 
-Labels of BILOU and BMES get the letters of IOBES first: L is E, U is S and M is I.
+Labels of BILOU, BMES and BMEWO get the letters of IOBES first: L is E, U and W are S, and M is I.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Chunk = tuple[str, int, int]
 Positions count the words of all sentences, plus one separator after each sentence.
 """
 
-IN_IOBES = {"L": "E", "U": "S", "M": "I"}
+IN_IOBES = {"L": "E", "U": "S", "W": "S", "M": "I"}
 """The letters of other schemes, and those of IOBES for the same places in a chunk."""
 
 
 def have_prefixes(labels: Collection[str]) -> bool:
     """Return whether some labels have a prefix such as B-, or all are such letters alone, as for words in Chinese."""
-    return any(re.match("[BILUESM]-", label) for label in labels) or set(labels) <= set("BILOUESM")
+    return any(re.match("[BILUESMW][-_]", label) for label in labels) or set(labels) <= set("BILOUESMW")
 
 
 def in_iobes(label: str) -> str:
     """Return a label of any scheme with the prefix that IOBES has for the same place in a chunk."""
-    has_prefix = label[1:2] in ("", "-")
+    has_prefix = label[1:2] in ("", "-", "_")
     return IN_IOBES.get(label[:1], label[:1]) + label[1:] if has_prefix else label
 
 

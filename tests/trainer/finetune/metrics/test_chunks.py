@@ -83,6 +83,7 @@ def test_a_chunk_of_one_word_is_not_joined_with_the_next() -> None:
         (["O", "B-PER", "I-PER"], True),
         (["O", "I-ORG"], True),
         (["B", "E", "M", "S"], True),  # words of Chinese sentences
+        (["B_PER", "I_PER", "O"], True),
         (["ADJ", "NOUN", "VERB"], False),
         (["B", "E", "S", "V"], False),  # parts of speech, too, may have one letter
         (["0", "1", "2"], False),
