@@ -192,8 +192,8 @@ def flag_names(parser: argparse.ArgumentParser) -> list[str]:
 def temporary_files_removed() -> Iterator[None]:
     """Make Beam write its temporary files into one folder, which is removed when this process ends.
 
-    Otherwise Beam leaves several folders behind for each job that it submits to an engine or that is only built: for
-    the pipeline, for packages, and for the job server.
+    Otherwise Beam leaves several folders behind for each job that it submits to an engine or that is only built, as
+    when the output is in use: for the pipeline, for packages, and for the job server.
     """
     previous = tempfile.tempdir
     tempfile.tempdir = _temporary_folder()

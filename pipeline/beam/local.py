@@ -15,6 +15,7 @@ import io
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +23,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.beam import internals, stop_signals
@@ -42,9 +44,13 @@ CHECK_SECONDS = 0.5  # how often a worker looks for its launcher and its attempt
 REACH_SECONDS = 60.0  # how long a worker tries to reach its launcher, for which Beam would wait forever
 REPARENTED_SECONDS = 1.0  # how long a worker that met an error waits to see whether its launcher is gone
 STOP_SECONDS = 0.5  # how long after a worker is lost the stop signal that ended it may take to arrive
+ANSWER_SECONDS = 3.0  # how long workers have to end with their attempt before they are killed
 GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this time, which ends the job more cleanly
 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
+
+WORKERS = "workers"
+"""Name of the file beside an attempt's to which each worker adds its process id."""
 
 FINISHED_PIECES = "Finished pieces are kept: run the same command again"
 """Start of the advice in errors of jobs that may succeed when run again; it follows the cause."""
@@ -100,7 +106,8 @@ def worker_command(attempt: str) -> str:
     the launcher, and a worker that ends earlier counts as lost.
     """
     variables = f"{LAUNCHER}={os.getpid()} {ATTEMPT}={shlex.quote(attempt)}"
-    return f"trap '' INT TERM HUP; {variables} exec {shlex.quote(sys.executable)} -m pipeline.beam.local"
+    note = f"echo $$ >> {shlex.quote(os.path.join(os.path.dirname(attempt), WORKERS))}"
+    return f"trap '' INT TERM HUP; {note}; {variables} exec {shlex.quote(sys.executable)} -m pipeline.beam.local"
 
 
 @contextmanager
@@ -109,8 +116,9 @@ def supervised() -> Iterator[str]:
 
     Yields the path of the file that stands for this attempt; workers started with it do not outlive the block.
     """
-    handle, attempt = tempfile.mkstemp(prefix="clozeline-attempt-")
-    os.close(handle)
+    folder = tempfile.mkdtemp(prefix="clozeline-attempt-")
+    attempt = os.path.join(folder, "attempt")
+    Path(attempt).touch()
     watch = _WorkerWatch(attempt)
     threading.excepthook = watch.on_thread_error
     try:
@@ -136,12 +144,21 @@ def supervised() -> Iterator[str]:
         watch.done.set()
         if not watch.is_stopped:  # otherwise the command ends now, and threads of its last workers say nothing
             threading.excepthook = watch.previous_hook
-        _remove(attempt)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def _signaled(process: int, number: int) -> bool:
+    """Send a signal, and return whether there is such a process."""
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class _WorkerWatch:
@@ -161,12 +178,22 @@ class _WorkerWatch:
         self.previous_hook = threading.excepthook
 
     def stop(self) -> None:
-        """End all workers, because the command is asked to stop.
+        """End all workers, because the command is asked to stop. At a second request they are killed at once.
 
-        Beam would wait for them, and forever if one has not connected yet: Beam then never tells it to end.
+        Beam would wait for them, and forever if one has not connected yet, or is frozen by a signal or a dead disk.
         """
+        deadline = time.monotonic() + (0 if self.is_stopped else ANSWER_SECONDS)
         self.is_stopped = not self.interrupts  # that signal is this watch's own
         _remove(self.attempt)
+        while any(_signaled(worker, 0) for worker in self._workers()) and time.monotonic() < deadline:
+            time.sleep(0.02)  # another thread of Beam sees that the process has ended
+        for worker in self._workers():
+            _signaled(worker, signal.SIGKILL)
+
+    def _workers(self) -> list[int]:
+        with contextlib.suppress(OSError):
+            return [int(worker) for worker in Path(self.attempt).with_name(WORKERS).read_text().split()]
+        return []
 
     def raise_if_stopped(self) -> None:
         """Raise KeyboardInterrupt if the command is asked to stop: the same signal may have ended a worker first."""

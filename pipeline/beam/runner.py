@@ -83,7 +83,7 @@ class Execution:
         return None if runs_locally(self.options) else Failures(self.staging)
 
     def build(self) -> beam.Pipeline:
-        """Build the job. Nothing runs yet. Beam makes a folder for its temporary files.
+        """Build the job. Nothing runs yet. Beam makes a folder for its temporary files: see `temporary_files_removed`.
 
         Raises UsageError if the runner cannot be used. Errors in the graph itself surface here as well.
         """
@@ -136,8 +136,7 @@ def execute(execution: Execution, command: str) -> Manifest | None:
         return None
 
     check_engine(execution.options)
-    files = contextlib.nullcontext() if execution.failures is None else internals.temporary_files_removed()
-    with files:
+    with internals.temporary_files_removed():
         return _run(execution, command)
 
 

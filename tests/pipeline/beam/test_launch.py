@@ -150,6 +150,16 @@ def test_a_dry_run_leaves_no_temporary_files(run, corpus, tmp_path, monkeypatch)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["here", "home", "temporary"]
 
 
+def test_a_job_whose_output_is_in_use_leaves_no_temporary_files(run, corpus, tmp_path) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    words = ("shard", "--input", corpus, "--output", tmp_path / "out", "--direct_num_workers", 1)
+    with leases.held(str(tmp_path / "out"), "token"):
+        done = run("python", "-m", "pipeline", *words, TMPDIR=str(temporary))
+    assert done.returncode == 2 and "in use by another job" in done.stderr, done.stderr
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_job_that_is_left_has_a_lease_that_says_so_and_stays(tmp_path) -> None:
     output = str(tmp_path)
     with leases.held(output, "token") as lease:

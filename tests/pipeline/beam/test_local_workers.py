@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from pipeline.beam import local
@@ -14,6 +18,7 @@ from pipeline.commit.failures import carried
 from pipeline.environment import set_in_environment
 from schemas.errors import StorageError
 from tests.conftest import Run
+from tests.processes import started, wait_for
 
 
 def end_a_worker(code: int = 1) -> None:
@@ -74,3 +79,23 @@ def test_a_worker_that_cannot_reach_its_launcher_says_so(monkeypatch: pytest.Mon
     with pytest.raises(SystemExit):
         local._reach_launcher()
     assert "cannot reach its launcher at localhost:9" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_stopped_command_does_not_wait_for_a_worker_that_does_not_answer(tmp_path: Path, signals: list[int]) -> None:
+    (tmp_path / "a.txt").write_text("The river is long.\n")
+    (tmp_path / "tmp").mkdir()
+    flags = ("--input", tmp_path / "a.txt", "--output", tmp_path / "text", "--direct_num_workers", "2")
+    command = started([sys.executable, "-m", "pipeline", "shard", *flags], env=os.environ | {"TMPDIR": f"{tmp_path}/tmp"})
+
+    def workers() -> list[psutil.Process]:
+        return [one for one in psutil.Process(command.pid).children() if "pipeline.beam.local" in one.cmdline()]
+
+    wait_for(lambda: len(workers()) == 2, "two workers did not start", command)
+    began = workers()
+    began[0].suspend()
+    for number in signals:
+        command.send_signal(number)
+    told, _ = command.communicate(timeout=30)
+    assert command.returncode == 130 and "stopped" in told, told
+    assert not any(one.is_running() for one in began) and not os.listdir(tmp_path / "tmp")
