@@ -220,16 +220,34 @@ def unwritable(url: str, path: str, error: OSError, needed: int) -> ClozelineErr
     if error.errno == errno.ENAMETOOLONG:
         return too_long(url)
     if error.errno in FULL:
-        free = shutil.disk_usage(existing_folder(os.path.dirname(path))).free
         return StorageError(
-            f"The disk is full: {url} needs {needed:,} bytes and {free:,} are free. "
-            "Free some space and run the same command again, which continues."
+            f"The disk is full: {url} {full_folder(existing_folder(os.path.dirname(path)), needed)}. "
+            "Remove some files and run the same command again, which continues."
         )
 
     reason = error.strerror or error
     if error.errno == errno.EEXIST:  # from makedirs, if a file has the folder's name
         reason = os.strerror(errno.ENOTDIR)
-    return StorageError(f"{url} cannot be written: {reason}. Check the folder, or give another one.")
+    advice = advice_on_limit(error) or "Check the folder, or give another one"
+    return StorageError(f"{url} cannot be written: {reason}. {advice}.")
+
+
+def full_folder(folder: str, needed: int) -> str:
+    """Return, as "needs ...", what was used up when a folder did not take a file of `needed` bytes."""
+    free = shutil.disk_usage(folder).free
+    told = f"needs {needed:,} bytes and {free:,} are free"
+    if free < needed:
+        return told
+    # Where files need no inodes of a fixed number, as on Btrfs, all counts are 0. Windows has no statvfs.
+    space = os.statvfs(folder) if hasattr(os, "statvfs") else None
+    if space is not None and space.f_files and not space.f_favail:
+        return f"{told}, but the file system has no free inode left for the file: it holds too many files"
+    return f"{told}, so a quota may be reached"
+
+
+def advice_on_limit(error: Exception) -> str:
+    """Return what to do, without a period, if a file would exceed the limit on sizes; else an empty string."""
+    return "Raise the limit on the size of files (ulimit -f)" if os.strerror(errno.EFBIG) in str(error) else ""
 
 
 def existing_folder(path: str) -> str:

@@ -13,6 +13,7 @@ from deepspeed import DeepSpeedEngine
 
 from schemas import storage
 from schemas.errors import CheckpointError, StorageError
+from schemas.urls import advice_on_limit
 from trainer.checkpoint.format import EVALUATION, add_evaluation, checkpoint_path, location
 from trainer.checkpoint.snapshot import Snapshot, snapshot_of
 from trainer.checkpoint.state import TrainingState
@@ -120,7 +121,8 @@ class Saver:
             if not self.context.folders.several:
                 run_on_rank_0(lambda: prune(run.folder, self.context.run_recipe.checkpoint.keep, step))
         except (CheckpointError, StorageError) as error:
-            reason = f"{error} Older checkpoints in {run.folder} are unchanged. Free disk space or check the disk"
+            advice = advice_on_limit(error) or "Free disk space or check the disk"
+            reason = f"{error} Older checkpoints in {run.folder} are unchanged. {advice}"
             if must_save:
                 failure = StorageError(f"Step {step} could not be saved: {reason}, and start again.")
                 failure.everywhere = True

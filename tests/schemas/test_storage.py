@@ -1,5 +1,7 @@
 import errno
 import os
+import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +36,32 @@ def test_a_full_disk_names_needed_and_free_bytes_and_keeps_the_old(tmp_path, mon
         storage.publish(url, b"new")
     assert storage.names(str(tmp_path)) == ["x.bin"]
     assert storage.read(url) == b"old"
+
+
+@pytest.mark.parametrize(
+    ("free_files", "files", "told"),
+    [(0, 30, "has no free inode left for the file"), (0, 0, "so a quota may be reached"), (9, 30, "so a quota may be")],
+)
+def test_a_disk_that_refuses_though_bytes_are_free_says_what_is_used_up(
+    tmp_path, monkeypatch, free_files: int, files: int, told: str
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_files=files, f_favail=free_files))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    with pytest.raises(StorageError, match=told):
+        storage.publish(str(tmp_path / "x.bin"), b"new")
+
+
+def test_a_limit_on_the_size_of_files_is_named(tmp_path, monkeypatch) -> None:
+    def refused(_: int) -> None:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(StorageError, match=r"File too large. Raise the limit on the size of files \(ulimit -f\)\.$"):
+        storage.publish(str(tmp_path / "x.bin"), b"new")
 
 
 def test_unknown_protocol_is_a_usage_error() -> None:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.manifest import read_manifest
 from schemas.storage import is_local
+from schemas.urls import advice_on_limit
 from trainer.config.phases import phases_of
 from trainer.config.record import PATH_KEYS, flatten, shown_value
 from trainer.config.schema import Recipe
@@ -141,7 +142,8 @@ def _attempt(act: Callable[[], Any]) -> Outcome:
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
         reason = error.strerror or error
-        return None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. Check that disk.")
+        advice = advice_on_limit(error) or "Check that disk"
+        return None, StorageError(f"Rank {dist.get_rank()}: {path}{reason}. {advice}.")
     except Exception as error:
         # A bug. The traceback is printed on the rank where it happened; all ranks report which rank that was.
         traceback.print_exc()

@@ -7,7 +7,6 @@ earlier export, the files are kept until the new ones only have to be renamed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
+from schemas.urls import FULL, advice_on_limit, full_folder
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
@@ -116,11 +116,12 @@ def write_errors(output: str, folder: Path, model: PretrainingModel | None = Non
         reason = f"{(isinstance(error, OSError) and error.strerror) or error} in {folder}"
         if model is not None:
             needed = sum(4 * parameter.numel() for parameter in model.parameters())
-            reason += f", where it needs {needed:,} bytes and {shutil.disk_usage(folder).free:,} are free"
-        is_refused = isinstance(error, OSError) and error.errno not in (errno.ENOSPC, errno.EDQUOT)
+            reason += f", where it {full_folder(str(folder), needed)}"
+        is_refused = isinstance(error, OSError) and error.errno not in FULL
         remedy = "Check the disk and your permissions there" if is_refused else "Free space there"
         other = "give another --output" if storage.is_local(output) else "set TMPDIR to another folder"
-        raise StorageError(f"--output {output} cannot be written: {reason}. {remedy}, or {other}.") from error
+        advice = advice_on_limit(error) or f"{remedy}, or {other}"
+        raise StorageError(f"--output {output} cannot be written: {reason}. {advice}.") from error
 
 
 def publish_export(folder: Path, output: str) -> None:

@@ -36,6 +36,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from schemas.errors import StorageError, UsageError
+from schemas.urls import advice_on_limit
 from trainer.distributed.collectives import run_on_all_ranks, run_on_rank_0, succeed_on_all_ranks
 from trainer.finetune.checkpoints import fault_of, keep_newest, newest_sound, seal
 from trainer.finetune.determinism import choose_kernels
@@ -240,9 +241,9 @@ class FinetuneTrainer(Trainer):
             if isinstance(error, RuntimeError) and "inline_container" not in str(error):
                 raise
             reason = "a file could not be written whole" if isinstance(error, RuntimeError) else first_line(error)
+            advice = advice_on_limit(error) or "Free some space or check permissions"
             raise StorageError(
-                f"{self.args.output_dir} cannot be written: {reason}. Free some space or check permissions; the same "
-                "command continues."
+                f"{self.args.output_dir} cannot be written: {reason}. {advice}; the same command continues."
             ) from error
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError
+from schemas.urls import advice_on_limit
 from trainer.export.folder import follow_umask
 from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.inputs import record_inputs
@@ -59,8 +60,9 @@ def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
         # Where the disk is full, tokenizers raises a plain one.
         if type(error) is not Exception and not isinstance(error, (OSError, SafetensorError)):
             raise
+        advice = advice_on_limit(error) or "Free some space"
         raise StorageError(
-            f"{final} cannot be written: {first_line(error)}. Free some space; the same command continues."
+            f"{final} cannot be written: {first_line(error)}. {advice}; the same command continues."
         ) from error
 
 

@@ -86,7 +86,9 @@ def test_a_stopped_command_does_not_wait_for_a_worker_that_does_not_answer(tmp_p
     (tmp_path / "a.txt").write_text("The river is long.\n")
     (tmp_path / "tmp").mkdir()
     flags = ("--input", tmp_path / "a.txt", "--output", tmp_path / "text", "--direct_num_workers", "2")
-    command = started([sys.executable, "-m", "pipeline", "shard", *flags], env=os.environ | {"TMPDIR": f"{tmp_path}/tmp"})
+    command = started(
+        [sys.executable, "-m", "pipeline", "shard", *flags], env=os.environ | {"TMPDIR": f"{tmp_path}/tmp"}
+    )
 
     def workers() -> list[psutil.Process]:
         return [one for one in psutil.Process(command.pid).children() if "pipeline.beam.local" in one.cmdline()]

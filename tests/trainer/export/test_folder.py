@@ -1,11 +1,13 @@
 """What lies beside the weights of an export: a tokenizer that knows the model, a public card, a config as published."""
 
+import errno
 import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from schemas.errors import StorageError, UsageError
 from trainer.export import folder as export_folder
@@ -167,6 +169,15 @@ def test_new_weights_never_lie_beside_those_of_an_earlier_export(tmp_path: Path,
         "config.json",
         "model-00001-of-00001.safetensors",
     ]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(errno.EFBIG, "File too large"), SafetensorError("I/O error: File too large (os error 27)")]
+)
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, error: Exception) -> None:
+    told = r"File too large.* in .*\. Raise the limit on the size of files \(ulimit -f\)\.$"
+    with pytest.raises(StorageError, match=told), export_folder.write_errors("hf", tmp_path):
+        raise error
 
 
 def fail_after_config(move, file: Path, url: str) -> None:
