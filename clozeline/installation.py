@@ -17,6 +17,7 @@ import errno
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -109,6 +110,8 @@ def run_explained(program: Callable[[], int], extra: str) -> int:
         return _refuse("the working directory was deleted. Leave it.")
     if sys.flags.optimize > 1:
         return _refuse("Python removes docstrings, which Beam and transformers need. Unset PYTHONOPTIMIZE.")
+    if any(action == "error" for action, *_ in warnings.filters):  # as PYTHONWARNINGS=error sets
+        warnings.simplefilter("default")  # packages that we import warn, which would end the command
     previous = signal.getsignal(signal.SIGINT)
     if previous is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit_on_sigint)

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,19 @@ def test_a_limit_of_memory_is_named(corpus: Path, tmp_path: Path) -> None:
 def test_python_without_docstrings(corpus: Path) -> None:
     done = clozeline("inspect", corpus, env=os.environ | {"PYTHONOPTIMIZE": "2"})
     assert done.returncode == 2 and "PYTHONOPTIMIZE" in done.stderr
+
+
+def test_warnings_that_a_user_turns_into_errors_end_no_command() -> None:
+    """torch warns while DeepSpeed imports it."""
+
+    def warn() -> int:
+        warnings.warn("torch.jit is deprecated", DeprecationWarning, stacklevel=1)
+        return 0
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("error")  # as PYTHONWARNINGS=error does
+        assert run_explained(warn, "") == 0
+    assert [str(one.message) for one in told] == ["torch.jit is deprecated"]
 
 
 def test_without_a_temporary_folder(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
