@@ -108,9 +108,10 @@ COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 
 
 def check_launcher() -> None:
-    """Raise UsageError if the variables of the launcher are no numbers, or missing in a Slurm job of several tasks.
+    """Raise UsageError if the variables of the launcher are no numbers, or missing where srun starts several tasks.
 
-    Without them each task would train its own run.
+    Without them each task would train its own run. In the script of sbatch itself, which is one process whatever
+    SLURM_NTASKS is, srun's variable is not set.
     """
     for name in RANK_VARIABLES:
         value = os.environ.get(name, "0")
@@ -120,7 +121,7 @@ def check_launcher() -> None:
                 "launcher such as torchrun sets it. For a run of one rank, unset it."
             )
 
-    tasks = os.environ.get("SLURM_STEP_NUM_TASKS") or os.environ.get("SLURM_NTASKS", "1")
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
     has_several_tasks = tasks.isdigit() and int(tasks) > 1
 
     if has_several_tasks and "RANK" not in os.environ:

@@ -221,7 +221,7 @@ def test_hundreds_of_signals_are_one_request() -> None:
 @pytest.mark.parametrize(("task", "told"), [(0, 1), (1, 0)], ids=["first-task", "second-task"])
 def test_tasks_of_srun_without_ranks_are_refused(training, tmp_path, monkeypatch, capsys, task: int, told: int) -> None:
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
     monkeypatch.setenv("SLURM_PROCID", str(task))
     assert main(training.flags(tmp_path / "run"), StopRequest()) == 2
     assert capsys.readouterr().err.count("clozeline: srun started 4 tasks, but RANK is not set") == told
@@ -247,11 +247,16 @@ def test_a_task_of_a_scheduler_tells_errors_of_commands_without_ranks(monkeypatc
 
 @pytest.mark.parametrize(
     "environment",
-    [{"SLURM_NTASKS": "4", "RANK": "2"}, {"SLURM_NTASKS": "1"}, {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}, {}],
-    ids=["ranks", "one-task", "one-task-of-a-larger-job", "no-slurm"],
+    [
+        {"SLURM_STEP_NUM_TASKS": "4", "RANK": "2"},
+        {"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4"},
+        {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "1"},
+        {},
+    ],
+    ids=["ranks", "one-task-of-a-larger-job", "script-of-sbatch-without-srun", "no-slurm"],
 )
 def test_other_starts_are_not_refused(monkeypatch, environment: dict[str, str]) -> None:
-    for name in ("RANK", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+    for name in ("RANK", "SLURM_STEP_NUM_TASKS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
