@@ -128,7 +128,7 @@ def _existing_part(path: str) -> str:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError if a local folder could not be created or written, and as `refuse_read_only` does.
+    """Raise StorageError if a local folder could not be created or written, UsageError for `/`, or as `refuse_read_only`.
 
     Changes nothing; stores are not checked.
 
@@ -137,6 +137,8 @@ def check_writable_folder(url: str) -> None:
     refuse_read_only(url)
     if not is_local(url):
         return
+    if os.path.realpath(filesystem(url)[1]) == "/":
+        raise UsageError(f"{url} is the root folder. Give a folder inside it.")
     place = _existing_part(url)
     if not os.path.isdir(place):
         what = "a link to nothing" if dead_link(place) else "not a folder"

@@ -47,6 +47,15 @@ def test_the_commands_that_made_vocabularies_and_pairs_succeed_again(
         assert done.returncode == 0 and "is already finished by this command" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("root", ["/", "//", "file:///", "/tmp/.."])
+def test_the_root_folder_is_no_output(command, corpus: Path, text: Path, tmp_path: Path, root: str) -> None:
+    """Not even for a vocabulary, whose words would be counted first."""
+    counted = ("--text", text, "--counts", tmp_path / "counts")
+    for words in (("shard", "--input", corpus), ("vocab", *counted, *SIZE)):
+        done = command(*words, "--output", root, "--dry_run")
+        assert done.returncode == 2 and "is the root folder. Give a folder inside it." in done.stderr, done.stderr
+
+
 def test_a_folder_of_another_format_version_is_replaced_only_with_overwrite(
     command, corpus: Path, text: Path, tmp_path: Path
 ) -> None:
