@@ -26,6 +26,7 @@ from trainer.build_model import build_initial_model, fill_in_initial_weights, wa
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.checkpoint.resume import announce, resume, write_history
 from trainer.checkpoint.run_folder import describe_run
+from trainer.checkpoint.run_lock import live_run_named
 from trainer.checkpoint.state import TrainingState, check_recipe
 from trainer.checkpoint.text_facts import keep_text_facts
 from trainer.config.phases import Phase, phase_after, phases_of
@@ -94,7 +95,8 @@ def pretrain(recipe: Recipe, stop: StopRequest, recording: Recording = NOTHING, 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
     started = perf_counter() if started is None else started
-    start_distributed(recipe.engine.timeout_seconds, stop)
+    with live_run_named(recipe.run.folder, "run.output"):
+        start_distributed(recipe.engine.timeout_seconds, stop)
     spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)
 

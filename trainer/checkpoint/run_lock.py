@@ -75,6 +75,20 @@ def held(output: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextlib.contextmanager
+def live_run_named(folder: str, flag: str) -> Iterator[None]:
+    """If ranks cannot meet in the block, and a live process holds the folder, raise the error of `hold` instead.
+
+    Ranks whose launcher was killed train on, and keep the port.
+    """
+    try:
+        yield
+    except UsageError:
+        if Path(folder, RUN_LOCK_FILE).exists():
+            hold(folder, flag).release()
+        raise
+
+
 def _lock(folder: str) -> BaseFileLock:
     """Lock a folder and name this process in its lock file. Raises Timeout if a live process holds it, and OSError."""
     path = Path(folder, RUN_LOCK_FILE)

@@ -96,6 +96,22 @@ def test_folders_of_runs_are_accepted(tmp_path: Path, name: str) -> None:
     run_folder.claim(str(run)).release()
 
 
+def test_ranks_that_cannot_meet_because_the_run_is_alive_say_so(tmp_path: Path) -> None:
+    """As after a kill of their launcher: the ranks train on and keep the port."""
+    run, told = str(tmp_path / "run"), "The ranks cannot meet"
+
+    def fail(named: str) -> None:
+        with pytest.raises(UsageError, match=named), run_lock.live_run_named(run, "run.output"):
+            raise UsageError(told)
+
+    fail(told)
+    assert not Path(run).exists()
+    lock = run_folder.claim(run)
+    fail(rf"in use by a live run \(process {os.getpid()} on ")
+    lock.release()
+    fail(told)
+
+
 def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start that was refused removes its lock file just after another process has opened it."""
     refused = run_folder.claim(str(tmp_path / "run"))
