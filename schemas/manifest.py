@@ -224,8 +224,7 @@ def read_manifest(folder: str, kind: FolderKind) -> Manifest:
 
     Raises DataError if there is none, if it or a part of it cannot be read, or if it is of another kind or format.
     """
-    root = read_root(folder, kind)
-    return _with_parts(root, folder)
+    return _with_parts(read_root(folder, kind), folder)
 
 
 def open_manifest(folder: str) -> Manifest:
@@ -244,7 +243,8 @@ def read_root(folder: str, kind: FolderKind) -> Manifest:
             if kind == "text":
                 remedy = f"give them to `clozeline shard --input {folder} --output ...` first"
             advice = f"If these are texts, {remedy}."
-        raise DataError(f"{folder} holds no finished {kind}: {NAME} is missing. {advice}")
+        what = f"{NAME} is missing" if storage.exists(folder) else "it does not exist"
+        raise DataError(f"{folder} holds no finished {kind}: {what}. {advice}")
     root = parse_manifest(storage.read(url), url)
     if root.kind != kind:
         # The advice must not suggest this folder as an output.

@@ -199,6 +199,12 @@ def _record(run: str, copy: Path) -> RunRecord:
         if record.skipped:
             path = storage.printable(storage.join(run, METRICS))
             raise DataError(f"{path} is damaged: no line of it is one of metrics. Restore it from a copy.")
+        if storage.names(storage.join(run, "checkpoints")):
+            path = storage.printable(storage.join(run, METRICS))
+            raise NothingLoggedError(
+                f"{storage.printable(run)} has checkpoints, but {path} holds no step. Restore it from a copy, or "
+                "repeat the command once the run has logged one."
+            )
         raise NothingLoggedError(
             f"{storage.printable(run)} has not logged a step yet. Repeat the command once it has; run.log_every says "
             "after how many."

@@ -176,6 +176,11 @@ def test_the_page_follows_a_run_until_ctrl_c(
         ({"x/clozeline.toml": ""}, ["x"], "x/run does not exist. Check the path, the run.output"),
         ({"x/recipe.toml": ""}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": ""}, ["x"], "x has not logged a step yet"),
+        (
+            {"x/recipe.toml": "", "x/metrics.jsonl": "", "x/checkpoints/step-00000002/state.json": ""},
+            ["x"],
+            "x has checkpoints, but x/metrics.jsonl holds no step",
+        ),
         ({"x/recipe.toml": "", "x/metrics.jsonl": '{"st'}, ["x"], "x has not logged a step yet"),
         ({"x/recipe.toml": "", "x/metrics.jsonl": "\x00\x91"}, ["x"], "x/metrics.jsonl is damaged: no line of it is"),
         ({"x/recipe.toml": "=", "x/metrics.jsonl": ""}, ["x"], "x/recipe.toml is not the recipe of a run"),
@@ -196,7 +201,7 @@ def test_what_is_no_run(
     here: Path, capsys: pytest.CaptureFixture[str], made: dict[str, str], given: list[str], message: str
 ) -> None:
     for name, content in made.items():
-        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_text(content)
     assert report.main(given) in (2, 3)
     error = capsys.readouterr().err

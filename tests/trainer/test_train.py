@@ -122,7 +122,7 @@ def test_a_launcher_passes_the_exit_code_on(training, tmp_path) -> None:
 def test_missing_pairs_are_a_clear_error(training, tmp_path) -> None:
     done = training.warm(2, tmp_path / "run", data__pairs="/none")
     assert done.returncode == 3, done.stderr
-    assert "/none holds no finished pairs" in done.stderr and "Traceback" not in done.stderr
+    assert "/none holds no finished pairs: it does not exist. Make it" in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 

@@ -41,7 +41,7 @@ import torch.distributed as dist
 
 from schemas.errors import ClozelineError
 from trainer.distributed.torch_internals import default_store
-from trainer.logs import show_place
+from trainer.logs import log_file, show_place
 
 BEAT = 2.0
 """Seconds between two heartbeats, and between two runs of the judge thread."""
@@ -49,6 +49,8 @@ FEW_BEATS = 3
 """After this many heartbeats, every healthy rank has been read again and a healthy store has answered."""
 HEARTBEAT_TIMEOUT = 30.0
 """Minimum number of seconds without a heartbeat after which a rank counts as dead; see `silence_limit`."""
+LOG_SECONDS = 1.0
+"""How long a process that ends waits for the disk of its log."""
 
 _active: list[Watchdog] = []
 
@@ -315,9 +317,14 @@ class Watchdog:
             "timeout."
         )
 
-        # Not with the logger, because the blocked thread may hold its lock. A closed stderr must not prevent the exit.
+        # Not with the logger, because the blocked thread may hold its lock. Neither a closed stderr nor a disk that
+        # does not answer must prevent the exit.
+        line = f"clozeline: rank {self._rank}: {waited}. {reason} {advice}"
         with contextlib.suppress(OSError, ValueError):
-            print(f"clozeline: rank {self._rank}: {waited}. {reason} {advice}", file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
+        note = Thread(target=log_file.add, args=(line,), daemon=True)
+        note.start()
+        note.join(LOG_SECONDS)
         os._exit(1)
 
 

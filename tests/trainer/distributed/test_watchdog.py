@@ -204,6 +204,25 @@ def test_a_rank_that_is_stopped_ends_the_other(stopped: int) -> None:
     assert last.startswith("clozeline: ") and f"No sign of life from {named}" in last, told
 
 
+@pytest.mark.parametrize("hangs", [False, True])
+def test_the_end_of_rank_0_is_in_the_log_of_its_run(monkeypatch, capsys, hangs: bool) -> None:
+    """Unless the disk of that log does not answer."""
+    logged: list[str] = []
+    ended: list[int] = []
+
+    def add(line: str) -> None:
+        logged.append(line)
+        if hangs:
+            Event().wait()
+
+    monkeypatch.setattr(watchdog.log_file, "add", add)
+    monkeypatch.setattr(os, "_exit", ended.append)
+    alone = Watchdog(0, 1, 600)
+    alone._end("waiting for 9 s", ["rank 1"])
+    alone.close()
+    assert ended == [1] and capsys.readouterr().err.splitlines() == logged
+
+
 @pytest.mark.parametrize(("timeout", "seconds"), [(5, 5), (600, 60), (100, 30), (86_400, 8640)])
 def test_the_silence_limit_grows_with_the_timeout(timeout: float, seconds: float) -> None:
     assert watchdog.silence_limit(timeout) == seconds
