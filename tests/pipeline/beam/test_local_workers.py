@@ -81,7 +81,7 @@ def test_a_worker_that_cannot_reach_its_launcher_says_so(monkeypatch: pytest.Mon
     assert "cannot reach its launcher at localhost:9" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_a_stopped_command_does_not_wait_for_a_worker_that_does_not_answer(tmp_path: Path, signals: list[int]) -> None:
     (tmp_path / "a.txt").write_text("The river is long.\n")
     (tmp_path / "tmp").mkdir()
