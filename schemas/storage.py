@@ -128,7 +128,7 @@ def _existing_part(path: str) -> str:
 
 
 def check_writable_folder(url: str) -> None:
-    """Raise StorageError if a local folder could not be created or written, UsageError for `/`, or as `refuse_read_only`.
+    """Raise StorageError if a local folder could not be created or written, else as `refuse_read_only`, and for `/`.
 
     Changes nothing; stores are not checked.
 
