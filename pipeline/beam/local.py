@@ -152,13 +152,12 @@ def _remove(path: str) -> None:
         os.unlink(path)
 
 
-def _signaled(process: int, number: int) -> bool:
-    """Send a signal, and return whether there is such a process."""
+def _environment_of(process: int) -> bytes:
+    """Return the environment of a process; empty if it has ended, and on systems that do not tell."""
     try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        return False
-    return True
+        return Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return b""
 
 
 class _WorkerWatch:
@@ -185,14 +184,17 @@ class _WorkerWatch:
         deadline = time.monotonic() + (0 if self.is_stopped else ANSWER_SECONDS)
         self.is_stopped = not self.interrupts  # that signal is this watch's own
         _remove(self.attempt)
-        while any(_signaled(worker, 0) for worker in self._workers()) and time.monotonic() < deadline:
-            time.sleep(0.02)  # another thread of Beam sees that the process has ended
+        while self._workers() and time.monotonic() < deadline:
+            time.sleep(0.02)
         for worker in self._workers():
-            _signaled(worker, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
 
     def _workers(self) -> list[int]:
+        """Return the processes of this attempt that run. The system may have given a number to another since."""
         with contextlib.suppress(OSError):
-            return [int(worker) for worker in Path(self.attempt).with_name(WORKERS).read_text().split()]
+            noted = map(int, Path(self.attempt).with_name(WORKERS).read_text().split())
+            return [worker for worker in noted if os.fsencode(self.attempt) in _environment_of(worker)]
         return []
 
     def raise_if_stopped(self) -> None:
