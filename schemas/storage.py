@@ -130,7 +130,8 @@ def _existing_part(path: str) -> str:
 def check_writable_folder(url: str) -> None:
     """Raise StorageError if a local folder could not be created or written, and UsageError for `/` or a read-only URL.
 
-    Changes nothing; stores are not checked. This finds what the system reports without an attempt. Some refusals, as in /proc, appear only at the first write.
+    Changes nothing; stores are not checked. This finds what the system reports without an attempt. Some refusals, as in
+    /proc, appear only at the first write.
     """
     refuse_read_only(url)
     if not is_local(url):
