@@ -104,7 +104,7 @@ def advice_on_hub(url: str) -> str:
     if "hf://" not in url:
         return ""
     return (
-        " A data set is hf://datasets/OWNER/NAME. If it is private, or its page asks for consent, give that there, and "
+        " A dataset is hf://datasets/OWNER/NAME. If it is private, or its page asks for consent, give that there, and "
         "set HF_TOKEN or call `hf auth login`."
     )
 

@@ -67,7 +67,7 @@ ENOUGH_TEXT = 10_000_000
 """Bytes of text: below the first little is learned, and ten minutes learn hardly more from more than the second."""
 
 
-DATA_SET_OF_HUB = re.compile(r"hf://(datasets/[^/@]+/[^/@]+)")
+DATASET_OF_HUB = re.compile(r"hf://(datasets/[^/@]+/[^/@]+)")
 
 
 class Result(NamedTuple):
@@ -128,8 +128,8 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
             unreadable_in(folder, look), "cannot be read; without this line the whole step fails"
         )
     settings["corpus_name"] = Setting(_corpus_name(folder), "of this text, for the cards")
-    if data_set := DATA_SET_OF_HUB.match(folder):
-        settings["corpus_url"] = Setting(f"https://huggingface.co/{data_set[1]}", "where its license stands, too")
+    if dataset := DATASET_OF_HUB.match(folder):
+        settings["corpus_url"] = Setting(f"https://huggingface.co/{dataset[1]}", "where its license stands, too")
     settings |= {
         "language": _language(look, language),
         "encoding": Setting("auto", "each file of text in the encoding that its bytes show"),
@@ -146,9 +146,9 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
 
 
 def _corpus_name(folder: str) -> str:
-    """Return the name of a folder, a file or a data set; of a pattern, that of the folder in front of it."""
-    if data_set := DATA_SET_OF_HUB.match(folder):
-        return data_set[1].removeprefix("datasets/")
+    """Return the name of a folder, a file or a dataset; of a pattern, that of the folder in front of it."""
+    if dataset := DATASET_OF_HUB.match(folder):
+        return dataset[1].removeprefix("datasets/")
     named = re.split(r"[^/]*[*?\[]", storage.printable(folder))[0]
     return os.path.basename(os.path.abspath(named)).lstrip("-") or "texts"
 

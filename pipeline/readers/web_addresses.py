@@ -20,11 +20,11 @@ def is_web(url: str) -> bool:
 
 
 def refuse_page(url: str) -> None:
-    """Raise UsageError for the page of a data set on the Hub, and for that of a folder on a web server."""
+    """Raise UsageError for the page of a dataset on the Hub, and for that of a folder on a web server."""
     if page := _PAGE_OF_HUB.fullmatch(url):
-        data_set, revision, path = page.groups(default="")
+        dataset, revision, path = page.groups(default="")
         at = f"@{revision}" if revision not in ("", "main") else ""
-        raise UsageError(f"--input {url} is a page. The data set's files are at hf://{data_set}{at}{path.rstrip('/')}")
+        raise UsageError(f"--input {url} is a page. The dataset's files are at hf://{dataset}{at}{path.rstrip('/')}")
     if is_web(url) and url.endswith("/"):
         raise UsageError(f"--input {url} is a page, not a folder. Name its files, or give a pattern: '{url}*.txt'")
 

@@ -92,7 +92,7 @@ def test_text_that_takes_longer_than_its_training_is_told(
     assert ("take some 0.8 hours for 20.0 GB of text" in told) == is_told
 
 
-def test_a_data_set_of_the_hub_is_named_on_cards() -> None:
+def test_a_dataset_of_the_hub_is_named_on_cards() -> None:
     shard = decide("hf://datasets/me/texts@v1/data/*.parquet", look_at(10), 0, 1.0, None)["shard"]
     assert shard["corpus_name"].value == "me/texts"
     assert shard["corpus_url"].value == "https://huggingface.co/datasets/me/texts"

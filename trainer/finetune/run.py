@@ -164,7 +164,7 @@ def scored(data: TaskData) -> dict[str, list[Example]]:
 def hash_of(examples: Sequence[Example]) -> str:
     """Return a hash of examples, as 16 hex digits.
 
-    Hashes one example at a time: building one string of a whole data set would double its memory.
+    Hashes one example at a time: building one string of a whole dataset would double its memory.
     """
     digest = hashlib.sha256()
     for example in examples:

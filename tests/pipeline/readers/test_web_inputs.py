@@ -23,7 +23,7 @@ from tests.hub_stand_in import Hub, running_hub
 
 LINES = [json.dumps({"text": f"Document {i} speaks of {i * 7}. It has a second sentence."}) for i in range(4000)]
 JSONL = "".join(f"{line}\n" for line in LINES).encode()
-DATA_SET = "hf://datasets/me/texts"
+DATASET = "hf://datasets/me/texts"
 
 
 class Files(SimpleHTTPRequestHandler):
@@ -106,7 +106,7 @@ def server(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with a data set: its card, a file of text, and a folder with a.jsonl."""
+    """A hub with a dataset: its card, a file of text, and a folder with a.jsonl."""
     with running_hub() as running:
         # huggingface_hub has read HF_ENDPOINT and HF_HUB_OFFLINE when it was imported.
         files = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, running.url)
@@ -203,36 +203,36 @@ def test_a_web_server_is_asked_again(
     assert not code or (f"{server}/a.jsonl cannot be reached" in done.stderr and str(status) in done.stderr)
 
 
-def test_a_data_set_of_the_hub_is_read_like_a_folder(command: Command, folder: Path, hub: Hub, tmp_path: Path) -> None:
+def test_a_dataset_of_the_hub_is_read_like_a_folder(command: Command, folder: Path, hub: Hub, tmp_path: Path) -> None:
     on_disk = fingerprint(command, folder, tmp_path / "disk")
-    assert fingerprint(command, f"{DATA_SET}/data", tmp_path / "folder") == on_disk
-    assert fingerprint(command, f"{DATA_SET}/data/*.jsonl", tmp_path / "pattern") == on_disk
+    assert fingerprint(command, f"{DATASET}/data", tmp_path / "folder") == on_disk
+    assert fingerprint(command, f"{DATASET}/data/*.jsonl", tmp_path / "pattern") == on_disk
 
     (folder / "more.txt").write_bytes(hub.files["me/texts"]["more.txt"])
     with_text = fingerprint(command, folder, tmp_path / "with_text")
-    assert fingerprint(command, DATA_SET, tmp_path / "whole") == with_text  # without its card
-    assert [file.path for file in matching_files(DATA_SET)] == [f"{DATA_SET}/data/a.jsonl", f"{DATA_SET}/more.txt"]
+    assert fingerprint(command, DATASET, tmp_path / "whole") == with_text  # without its card
+    assert [file.path for file in matching_files(DATASET)] == [f"{DATASET}/data/a.jsonl", f"{DATASET}/more.txt"]
 
 
 def test_a_file_of_the_hub_changes_with_its_content(hub: Hub) -> None:
-    (file,) = matching_files(f"{DATA_SET}/more.txt")
+    (file,) = matching_files(f"{DATASET}/more.txt")
     assert is_unchanged(file.path, file.version)
     assert storage.read(file.path) == hub.files["me/texts"]["more.txt"]
     hub.files["me/texts"]["more.txt"] = b"Same text. And less.\n"  # of the same size
     assert not is_unchanged(file.path, file.version)
 
 
-def test_a_data_set_with_conditions_needs_a_token(
+def test_a_dataset_with_conditions_needs_a_token(
     command: Command, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.gated.add("me/texts")
-    refused = command("shard", "--input", f"{DATA_SET}/data", "--output", tmp_path / "out")
+    refused = command("shard", "--input", f"{DATASET}/data", "--output", tmp_path / "out")
     assert refused.returncode == 5
     assert "gated" in refused.stderr and "set HF_TOKEN" in refused.stderr
 
     monkeypatch.setenv("HF_TOKEN", "read")
     hub.fresh_clients()
-    assert command("shard", "--input", f"{DATA_SET}/data", "--output", tmp_path / "out").returncode == 0
+    assert command("shard", "--input", f"{DATASET}/data", "--output", tmp_path / "out").returncode == 0
 
 
 @pytest.mark.parametrize("url", ["hf://datasets/me/missing", "hf://datasets/me/texts/missing", "hf://texts"])
