@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs
 
 from huggingface_hub import HfFileSystem
 
@@ -56,19 +55,24 @@ class Handler(BaseHTTPRequestHandler):
         repository, action = self.parts()
         if repository not in self.hub.repositories:
             return self.answer({"error": "Repository not found"}, False, 404, "RepoNotFound")
-        if action.startswith("tree/main"):
-            return self.answer(self.tree(repository, action))
-        if action.startswith("resolve/main/"):
-            return self.send_file(repository, action.removeprefix("resolve/main/"))
+        kind, _, rest = action.partition("/")
+        if kind in ("tree", "resolve") and re.split("[/?]", rest)[0] not in ("main", self.sha(repository)):
+            return self.answer({"error": "Revision not found"}, False, 404, "RevisionNotFound")
+        if kind == "tree":
+            return self.answer(self.tree(repository, re.sub(r"^[^/?]+", "", rest)))
+        if kind == "resolve":
+            return self.send_file(repository, rest.partition("/")[2])
         files = self.hub.files[repository]
         header = files.get("README.md", b"").partition(b"\ntags:\n")[2].partition(b"\n---")[0].decode()
         tags = [line.removeprefix("- ") for line in header.splitlines()]
         siblings = [{"rfilename": path} for path in files]
-        return self.answer({"id": repository, "sha": "0" * 40, "siblings": siblings, "tags": tags, "private": False})
+        return self.answer(
+            {"id": repository, "sha": self.sha(repository), "siblings": siblings, "tags": tags, "private": False}
+        )
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        if self.token != "write" and "/paths-info/" not in self.path:
+        if self.token != "write":
             return self.answer({"error": "You don't have the rights to write here"}, False, 403)
 
         if self.path == "/api/repos/create":
@@ -84,10 +88,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer({"errors": [{"message": '"license" must be one of [mit]'}]}, is_fine, 400)
 
         repository, action = self.parts()
-        if action.startswith("paths-info/"):
-            (name,) = parse_qs(body.decode())["paths"] if b"paths=" in body else json.loads(body)["paths"]
-            files = self.hub.files[repository]
-            return self.answer([self.entry(name, files[name])] if name in files else [])
         if action.startswith("preupload/"):
             paths = [file["path"] for file in json.loads(body)["files"]]
             modes = [{"path": path, "uploadMode": "regular", "shouldIgnore": False} for path in paths]
@@ -121,9 +121,13 @@ class Handler(BaseHTTPRequestHandler):
         owner, name, action = [*self.path.removeprefix("/api").split("/", 4), "", "", ""][2:5]
         return f"{owner}/{name}", action
 
-    def tree(self, repository: str, action: str) -> list[dict[str, Any]]:
+    def sha(self, repository: str) -> str:
+        """Return the name of the only commit that is known: the state of the files."""
+        return hashlib.sha1(repr(sorted(self.hub.files[repository].items())).encode()).hexdigest()
+
+    def tree(self, repository: str, rest: str) -> list[dict[str, Any]]:
         """Return the entries of a folder and, if that is asked, of those in it."""
-        folder, _, query = action.removeprefix("tree/main").strip("/").partition("?")
+        folder, _, query = rest.strip("/").partition("?")
         files = self.hub.files[repository]
         names = {"/".join(name.split("/")[:depth]) for name in files for depth in range(1, name.count("/") + 2)}
         inside = sorted(name for name in names if name.startswith(f"{folder}/" if folder else ""))

@@ -58,6 +58,7 @@ from pipeline.readers.inputs import (
 )
 from pipeline.readers.listing import InputFile, Listing
 from pipeline.readers.open import compression_of
+from pipeline.readers.web_addresses import pinned
 from pipeline.shard.contamination import EVALUATION_SETS, EvaluationSets
 from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
@@ -230,7 +231,7 @@ def _estimate(job: ShardJob, files: list[InputFile]) -> estimate.Estimate:
 def _for_workers(split: Split, options: PipelineOptions) -> Split:
     """Return the split with paths that workers can open. The path as the user wrote it is kept for the result."""
     ranges = (
-        replace(one, path=path_for_workers("--input", one.path, options), path_as_written=one.path)
+        replace(one, path=path_for_workers("--input", pinned(one.path), options), path_as_written=one.path)
         for one in split.ranges
     )
     return replace(split, ranges=tuple(ranges))

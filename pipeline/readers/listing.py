@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.readers.web_addresses import info_now, is_web, refuse_page, refuse_sent_page
+from pipeline.readers.web_addresses import is_web, refuse_page, refuse_sent_page
 from schemas import storage
 from schemas.errors import DataError, StorageError, UsageError, nearest_name
 from schemas.storage import concurrently
@@ -141,7 +141,7 @@ def is_unchanged(path: str, version: str) -> bool:
     """Return whether a file still has this version. Takes one request."""
     fs, path_in_store = storage.filesystem(path)
     with storage.storage_errors_of(path):
-        return version in _versions(info_now(fs, path_in_store))
+        return version in _versions(fs.info(path_in_store))
 
 
 def _versions(entry: dict[str, Any]) -> list[str]:

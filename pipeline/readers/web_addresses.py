@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 from schemas.errors import DataError, UsageError
+from schemas.urls import filesystem, storage_errors_of
 
 _PAGE_OF_HUB = re.compile(
     r"https?://huggingface\.co/(datasets/[^/?#]+/[^/?#]+)"
@@ -40,15 +42,23 @@ def refuse_sent_page(url: str, entry: dict[str, Any]) -> None:
         )
 
 
-def info_now(fs: Any, path: str) -> dict[str, Any]:
-    """Return what a store tells about a file now. The Hub's package remembers folders as they were."""
-    if "hf" not in fs.protocol:
-        return fs.info(path)
-    from huggingface_hub import HfApi, RepoFile  # take a while
+def pinned(url: str) -> str:
+    """Return the URL of a file of the Hub with the commit of its revision in place of that; any other URL as it is.
 
+    So a job reads one state of a dataset, whatever is committed meanwhile, and asks the Hub once what that is.
+    """
+    if not url.startswith("hf://"):
+        return url
+    fs, path = filesystem(url)
     place = fs.resolve_path(path)
-    of_repository = {"revision": place.revision, "repo_type": place.repo_type}
-    for found in HfApi(endpoint=fs.endpoint).get_paths_info(place.repo_id, place.path_in_repo, **of_repository):
-        if isinstance(found, RepoFile):
-            return {"size": found.size, "blob_id": found.blob_id}
-    raise FileNotFoundError(path)
+    root = path.removesuffix(f"/{place.path_in_repo}").partition("@")[0]
+    return f"hf://{root}@{commit_of(place.repo_type, place.repo_id, place.revision)}/{place.path_in_repo}"
+
+
+@cache
+def commit_of(repo_type: str, repo_id: str, revision: str) -> str | None:
+    """Return the commit that a revision of a repository stands for, as this process first found it."""
+    from huggingface_hub import HfApi  # takes a while
+
+    with storage_errors_of(f"hf://{repo_type}s/{repo_id}@{revision}"):
+        return HfApi().repo_info(repo_id, repo_type=repo_type, revision=revision).sha

@@ -17,6 +17,7 @@ from huggingface_hub import constants
 
 from pipeline.readers import inputs
 from pipeline.readers.listing import is_unchanged, matching_files
+from pipeline.readers.web_addresses import commit_of, pinned
 from schemas import manifest, storage, web_files
 from tests.conftest import Command
 from tests.hub_stand_in import Hub, running_hub
@@ -114,6 +115,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.delenv("HF_TOKEN", raising=False)
+        commit_of.cache_clear()
         running.repositories["me/texts"] = False
         running.files["me/texts"] = {
             "README.md": b"# A card\n\nIt is no text.\n",
@@ -214,12 +216,22 @@ def test_a_dataset_of_the_hub_is_read_like_a_folder(command: Command, folder: Pa
     assert [file.path for file in matching_files(DATASET)] == [f"{DATASET}/data/a.jsonl", f"{DATASET}/more.txt"]
 
 
-def test_a_file_of_the_hub_changes_with_its_content(hub: Hub) -> None:
+def test_a_job_reads_one_commit_of_a_dataset(command: Command, hub: Hub, tmp_path: Path) -> None:
     (file,) = matching_files(f"{DATASET}/more.txt")
-    assert is_unchanged(file.path, file.version)
-    assert storage.read(file.path) == hub.files["me/texts"]["more.txt"]
+    at_commit = pinned(file.path)
+    assert re.fullmatch(rf"{DATASET}@[0-9a-f]{{40}}/more.txt", at_commit) and pinned(at_commit) == at_commit
+    assert is_unchanged(at_commit, file.version)
+    assert storage.read(at_commit) == hub.files["me/texts"]["more.txt"]
+
+    hub.asked.clear()
+    fingerprint(command, f"{DATASET}/data", tmp_path / "out")
+    read = [path for path in hub.asked if "/resolve/" in path and "/resolve/main/" not in path]
+    assert read and sum("/api/" in path for path in hub.asked) < 8  # the Hub limits these
+
     hub.files["me/texts"]["more.txt"] = b"Same text. And less.\n"  # of the same size
-    assert not is_unchanged(file.path, file.version)
+    hub.fresh_clients()
+    commit_of.cache_clear()
+    assert not is_unchanged(pinned(file.path), file.version)
 
 
 def test_a_dataset_with_conditions_needs_a_token(
