@@ -13,9 +13,9 @@ import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pipeline.readers.ranges import ByteRange, read_ranges
 from schemas import folder_kinds as kinds
 from schemas import storage
-from schemas.byte_ranges import ByteRange, read_ranges
 from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import Folder, is_file, kind_of, table, what_is
 from schemas.terminal import LABEL_WIDTH, labeled, next_is
@@ -391,7 +391,7 @@ def of_text(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 
     if len(look.faults) > len(look.unreadable):
-        yield from next_is("mend the files, or leave them out: `clozeline shard` would end with what is said above")
+        yield from next_is("repair the files, or leave them out: `clozeline shard` would end with what is said above")
         return
     flags = f" --exclude {shlex.join(left_out)}" if (left_out := [*exclude, *unreadable_in(path, look)]) else ""
     flags += "" if look.language in (None, "en") else f" --language {look.language}"

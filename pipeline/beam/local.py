@@ -50,7 +50,7 @@ GRACE_SECONDS = 3.0  # Beam usually notices a lost worker by itself within this 
 REFUSED_BY_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO)
 
 WORKERS = "workers"
-"""Name of the file beside an attempt's to which each worker adds its process id."""
+"""Name of the file, in the folder of an attempt's, to which each worker adds its process id."""
 
 FINISHED_PIECES = "Finished pieces are kept: run the same command again"
 """Start of the advice in errors of jobs that may succeed when run again; it follows the cause."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.commit.staging import Staging
-from schemas.byte_ranges import ByteRange, read_ranges
+from pipeline.readers.ranges import ByteRange, read_ranges
 from schemas.errors import DataError, StorageError
 from schemas.randomness import scaled
 

@@ -1,4 +1,4 @@
-"""Reads byte ranges of input files from a store: only what a reader needs, without requesting the size first.
+"""Reads byte ranges of files in a store: only what a reader needs, without requesting the size first.
 
 fsspec's own file objects request the size, and some read 50 MB ahead for a reader that needs a range of 16 MB. Files on
 a local disk are opened as usual.
@@ -7,11 +7,14 @@ a local disk are opened as usual.
 from __future__ import annotations
 
 import io
-from typing import IO, Any
+from collections.abc import Sequence
+from typing import IO, Any, NamedTuple
+
+from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.readers.listing import InputFile
 from schemas import storage
-from schemas.byte_ranges import ByteRange, read_ranges
+from schemas.errors import DataError
 
 HEAD_BYTES = 1 << 16
 """Bytes that are read to detect what a file is. Reading them takes less time than one round trip to a store."""
@@ -136,3 +139,43 @@ def _read_range(path: str, start: int, end: int) -> bytes:
 
     (data,) = read_ranges([ByteRange(path, start, end)])
     return data
+
+
+class ByteRange(NamedTuple):
+    """The bytes [start, end) of a file."""
+
+    url: str
+    start: int
+    end: int
+
+
+def read_ranges(ranges: Sequence[ByteRange]) -> list[bytes]:
+    """Return exactly the bytes of each range, one request each, several at the same time.
+
+    All files must be on the same disk or in the same store. A range past the end of its file returns fewer bytes.
+    Raises DataError if a file does not exist and StorageError if the disk or the store fails.
+    """
+    if not ranges:
+        return []
+
+    first_url = ranges[0].url
+    fs = storage.filesystem(first_url)[0]
+    if isinstance(fs, LocalFileSystem):
+        return [_read_local(wanted) for wanted in ranges]
+
+    paths = [storage.filesystem(wanted.url)[1] for wanted in ranges]
+    starts = [wanted.start for wanted in ranges]
+    ends = [wanted.end for wanted in ranges]
+    try:
+        with storage.storage_errors_of(first_url, FileNotFoundError):
+            return fs.cat_ranges(paths, starts, ends, batch_size=storage.THREADS, on_error="raise")
+    except FileNotFoundError as error:
+        # A store's own error does not name the file.
+        missing = next((wanted.url for wanted in ranges if not storage.exists(wanted.url)), first_url)
+        raise DataError(f"{missing} does not exist.") from error
+
+
+def _read_local(wanted: ByteRange) -> bytes:
+    with storage.open_input(wanted.url) as file, storage.storage_errors_of(wanted.url):
+        file.seek(wanted.start)
+        return file.read(wanted.end - wanted.start)

@@ -337,7 +337,7 @@ def test_records_whose_text_is_within_others_are_read_by_dotted_keys(tmp_path: P
 def test_files_that_would_end_a_job_are_left_out(command, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The river is long.\n")
     (tmp_path / "broken.json").write_text('{"text": "It rained", "n": }')
-    assert "mend the files" in command("inspect", tmp_path).stdout
+    assert "repair the files" in command("inspect", tmp_path).stdout
     told = command("inspect", tmp_path, "--exclude", "broken.json").stdout
     assert f"{tmp_path}: 1 file, " in told and "--output DIR --exclude broken.json " in told
     misspelled = command("inspect", tmp_path, "--exclude", "brokn.json")

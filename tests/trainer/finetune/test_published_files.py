@@ -165,7 +165,7 @@ def test_squad(version_2: bool, tmp_path: Path) -> None:
         assert (last.is_impossible, last.answers) == (True, ())
 
 
-def test_empty_answers_beside_others_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_empty_answers_among_others_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     content = published.squad(False)
     questions = content["data"][0]["paragraphs"][0]["qas"]
     questions[0]["answers"].append({"text": " ", "answer_start": 0})
@@ -174,7 +174,7 @@ def test_empty_answers_beside_others_are_left_out_and_counted(tmp_path: Path, ca
     for examples in (data.train, data.dev, data.test or []):
         assert [len(example.answers) for example in examples if isinstance(example, SpanExample)] == [1, 3]
     for name in ("train", "dev", "test"):
-        said = f"1 empty answer of the {name} set of small left out, beside others of its question. The first: "
+        said = f"1 empty answer of the {name} set of small left out; its question has others. The first: "
         assert f"{said}{tmp_path}/train.json question q-1." in caplog.text
 
     # Where a test set has no other answer, data.bad_rows would not help.

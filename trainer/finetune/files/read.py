@@ -203,7 +203,7 @@ def _log_left_out(builder: ExampleBuilder, example_set: ExampleSet, dropped: lis
         logger.info("%d of %d examples of %s left out. The first: %s", len(dropped), records, what, dropped[0])
     if empty := builder.with_empty_answers:
         said = f"{counted(len(empty), 'empty answer')} of {what} left out"
-        logger.info("%s, beside others of its question. The first: %s.", said, empty[0])
+        logger.info("%s; its question has others. The first: %s.", said, empty[0])
 
 
 def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
