@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.recognition import explain
+from pipeline.recognition import explain, of_text
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage
@@ -24,6 +24,7 @@ from schemas.shards import check_sizes
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
 from schemas.terminal import LABEL_WIDTH, counted, labeled, next_is, padded
 from schemas.text_facts import MAX_LISTED, DomainFacts, TextFacts, facts_of, largest_first, with_others
+from schemas.urls import READ_ONLY
 from schemas.vocabulary import COUNTS_FILE, TOKENIZER_FILE, VOCABULARY_FOLDER, Vocabulary, read_vocabulary
 from schemas.vocabulary_kinds import VOCABULARY_KINDS
 
@@ -81,6 +82,9 @@ def inspect(path: str, rows: int) -> Iterator[str]:
 
     Raises DataError if it does not exist, or is damaged.
     """
+    if path.startswith(READ_ONLY):
+        yield from of_text(path, rows)
+        return
     if path.endswith(".arrow"):
         yield from show_shard(path, rows)
         return

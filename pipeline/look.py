@@ -113,13 +113,13 @@ class _Survey(NamedTuple):
 def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
     """Look at a folder, a file or a pattern, without what `exclude` names. Raises UsageError if it holds no text."""
     try:
-        files = without([list_inputs(folder)], exclude)[0].files
+        listing = without([list_inputs(folder)], exclude)[0]
     except UsageError as error:
         raise UsageError(str(error).removeprefix("--input ")) from error
-    found = _found(files)
+    found = _found(listing.files)
     kinds = _kinds(found)
     readable = [one for one in found.values() if isinstance(one, FileRange)]
-    faults = _refused(found) | _cut_off(readable[:MAX_OPENED])
+    faults = _refused(found, listing.in_folders) | _cut_off(readable[:MAX_OPENED])
     if not readable:
         raise _no_text(folder, kinds, list(faults.values()) or [str(next(iter(found.values())))])
 
@@ -285,10 +285,14 @@ def _whole(file: InputFile) -> FileRange:
     return replace(next(ranges_of(file, "auto", AUTO)), end=file.size, in_folder=True)
 
 
-def _refused(found: Found) -> dict[str, str]:
-    """Return a sentence for each file of a format that is read, but not as this one is, by path."""
+def _refused(found: Found, in_folders: frozenset[str]) -> dict[str, str]:
+    """Return a sentence for each file that `shard` refuses, by path. It leaves files out that only a folder names."""
     refused = {file.path: one for file, one in found.items() if isinstance(one, DataError)}
-    return {path: str(error) for path, error in refused.items() if not isinstance(error, ForeignFileError)}
+    return {
+        path: str(error)
+        for path, error in refused.items()
+        if not isinstance(error, ForeignFileError) or path not in in_folders
+    }
 
 
 def _cut_off(ranges: list[FileRange]) -> dict[str, str]:

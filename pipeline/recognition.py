@@ -19,7 +19,6 @@ from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.folder_kinds import Folder, is_file, kind_of, table, what_is
 from schemas.terminal import LABEL_WIDTH, labeled, next_is
-from schemas.urls import advice_on_hub
 
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
@@ -288,7 +287,6 @@ def explain(path: str, rows: int) -> Iterator[str]:
         if not {"*", "?", "["} & set(path):
             raise DataError(
                 f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus."
-                f"{advice_on_hub(path)}"
             )
         yield from of_text(path, rows)  # which takes a pattern, too
         return
@@ -399,7 +397,10 @@ def of_text(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
     flags += " --encoding auto" if look.encodings or has_archives else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
+    start = f"clozeline start {shlex.quote(path)}    all steps to an encoder"
+    if exclude:
+        start = f"clozeline start {shlex.quote(path)} --plan_only    a plan, whose [shard] takes exclude = [...]"
     yield from next_is(
-        f"clozeline start {shlex.quote(path)}{' --plan_only' if exclude else ''}    all steps to an encoder",
+        start,
         f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
     )

@@ -24,6 +24,9 @@ from schemas.errors import ClozelineError, StorageError, UsageError
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("hf", "http", "https"), "pipeline")}
 """The pip extra with the package that opens each kind of URL."""
 
+READ_ONLY = ("http://", "https://", "hf://")
+"""The beginnings of URLs that are only read. The Hub would make a commit of every file."""
+
 _READ_AHEAD = {"hf": {"block_size": 1}}  # bytes beyond a range
 
 
@@ -131,8 +134,8 @@ def _absolute(path: str) -> str:
 
 
 def refuse_read_only(url: str) -> None:
-    """Raise UsageError for a URL that nothing is written to. The Hub would make a commit of every file."""
-    if url.startswith(("http://", "https://", "hf://")):
+    """Raise UsageError for a URL that nothing is written to."""
+    if url.startswith(READ_ONLY):
         raise UsageError(f"{url} cannot be written: such URLs are only read. Give a folder, or s3:// or gs://.")
 
 

@@ -23,7 +23,7 @@ DELAYS = (1, 4, 16)
 """Seconds between attempts."""
 
 CONNECTIONS = 4  # of a process to a server; some refuse more
-SILENT_SECONDS = 60  # after which a server has hung up
+SILENT_SECONDS = 30  # after which a server has hung up; it is asked once more
 MISSING = (404, 410)
 TOO_MANY_REQUESTS = 429
 
@@ -82,7 +82,9 @@ class WebFileSystem(HTTPFileSystem):
     async def _asked(self, url: str, headers: dict[str, str], read: Read) -> Any:
         """Return what `read` makes of the answer. Raises FileNotFoundError, aiohttp's errors and StorageError."""
         session = await self.set_session()
-        for delay in (*DELAYS, None):
+        delays: list[float | None] = [*DELAYS, None]
+        while delays:
+            delay = delays.pop(0)
             try:
                 async with session.get(self.encode_url(url), headers=headers) as answer:
                     if answer.status in MISSING:
@@ -93,6 +95,8 @@ class WebFileSystem(HTTPFileSystem):
             except (aiohttp.ClientError, TimeoutError) as error:
                 if delay is None or not _may_pass(error):
                     raise
+                if isinstance(error, TimeoutError):
+                    del delays[:-1]
             await asyncio.sleep(delay)
 
 

@@ -58,6 +58,7 @@ _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTA
 _KEY = re.compile(rb'\s*"(?:[^"\\]|\\.)*"\s*:\s*', re.DOTALL)
 _FIRST_KEY = re.compile(rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:')
 _FIRST_COMMENTS = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:\s|//[^\n]*\n|/\*.*?\*/)*+", re.DOTALL)
+_COMMENTS = re.compile(rb"(?:\s|//[^\n]*+|/\*.*?\*/)*+", re.DOTALL)
 _OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
 _MEMBER_LINE = re.compile(rb'\n([ \t]*)"(?:[^"\\]|\\.)*"\s*:\s*(\{)')
 _NEXT_KEY = re.compile(rb',\s*"(?:[^"\\]|\\.)*"\s*:\s*\Z')
@@ -247,8 +248,9 @@ def json_values(blocks: Iterable[bytes], max_bytes: int, walked: Path = ()) -> I
         position += len(block)
     if ends.are_missing and size > max_bytes:
         raise UnclosedError(offset)
-    for one in _stripped(offset, value, size, max_bytes):
-        yield *one, ends.is_in_elements
+    if not _COMMENTS.fullmatch(value):
+        for one in _stripped(offset, value, size, max_bytes):
+            yield *one, ends.is_in_elements
 
 
 def _stripped(offset: int, value: bytearray, size: int, max_bytes: int) -> Iterator[tuple[int, bytes | None]]:

@@ -222,6 +222,15 @@ def test_a_wrapped_dialog_is_not_taken_for_documents_in_lines() -> None:
     assert planned("dialog.txt")["text_layout"] == "blank_line"
 
 
+def test_what_a_pattern_matches_and_is_no_text_is_left_out_of_a_plan(tmp_path: Path) -> None:
+    Path("mixed").mkdir()
+    Path("mixed/a.txt").write_text(f"{PARAGRAPH}\n\n" * 900)
+    Path("mixed/b.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    assert "exclude" not in planned("mixed")  # a folder leaves it out itself
+    assert main(["start", "mixed/*", "--output", "out/pattern", "--plan_only"]) == 0
+    assert tomllib.loads(Path("out/pattern/clozeline.toml").read_text())["shard"]["exclude"] == ["mixed/b.png"]
+
+
 def test_few_of_many_files_are_opened_and_none_is_left_out_by_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(look, "MAX_OPENED", 20)
     Path("texts").mkdir()

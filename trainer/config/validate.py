@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from schemas.errors import UsageError
 from schemas.storage import is_local
+from schemas.urls import READ_ONLY
 from trainer.config.schema import BatchSection, Recipe
 from trainer.config.sections import ModelSection, OptimizerSection, ScheduleSection
 from trainer.models.families import FAMILIES_WITH, GENERATOR_SIZE, ROTATED_FAMILIES, generator_sizes
@@ -58,7 +59,9 @@ def check_phases(recipe: Recipe, path: str) -> None:
 
 
 def faults_of_places(recipe: Recipe) -> Faults:
-    """The folders in which a run works on this machine must be no URLs."""
+    """The folders in which a run works on this machine must be no URLs, and its own none that is only read."""
+    if recipe.run.output.startswith(READ_ONLY):
+        yield f"run.output is {recipe.run.output}, and such URLs are only read. Give a folder, or s3:// or gs://."
     for key, place in (("run.local", recipe.run.local), ("data.cache", recipe.data.cache)):
         if not place or not is_local(place):
             yield f"{key} is {place!r}. Give a folder on a disk of this machine."

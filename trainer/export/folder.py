@@ -22,7 +22,7 @@ from safetensors import SafetensorError
 
 from schemas import storage
 from schemas.errors import StorageError, UsageError
-from schemas.urls import FULL, advice_on_limit, full_folder
+from schemas.urls import FULL, advice_on_limit, full_folder, refuse_read_only
 from schemas.vocabulary import TOKENIZER_FILES
 from trainer.checkpoint.remote import upload_file
 from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
@@ -70,6 +70,7 @@ def unfinished_folder(output: str) -> Iterator[Path]:
     It lies inside `output`, or where that is to be created; for a URL, in TMPDIR. What a killed export left there is
     removed. Raises UsageError if a file is in the way or another export writes to `output`, and StorageError.
     """
+    refuse_read_only(output)
     parent, target = Path(tempfile.gettempdir()), output
     if storage.is_local(output):
         path = Path(storage.filesystem(output)[1]).resolve()

@@ -118,6 +118,12 @@ def test_comments_and_last_commas_are_no_damage(name: str, tmp_path: Path) -> No
     assert all(isinstance(one, Rejected) and one.reason.startswith("value is not") for one in records(tmp_path / name))
 
 
+def test_comments_after_the_last_value_are_none(tmp_path: Path) -> None:
+    for end in ("// end", "/* end */\n", "\n// one\n\n/* two\nlines */ // three\n"):
+        (tmp_path / "a.json").write_text(f'[\n{{"text": "A."}}\n]\n{end}')
+        assert [type(record).__name__ for record in records(tmp_path / "a.json")] == ["Record"]
+
+
 def test_damage_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "package.json"
     path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')

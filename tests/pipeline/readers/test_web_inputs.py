@@ -234,6 +234,15 @@ def test_a_job_reads_one_commit_of_a_dataset(command: Command, hub: Hub, tmp_pat
     assert not is_unchanged(pinned(file.path), file.version)
 
 
+def test_inspect_says_what_keeps_it_from_reading(command: Command, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "of text in 4,00" in command("inspect", f"{DATASET}/data").stdout
+    assert "files are at hf://datasets/a/b" in command("inspect", "https://huggingface.co/datasets/a/b").stderr
+    hub.fresh_clients()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    done = command("inspect", f"{DATASET}/data")
+    assert done.returncode == 5 and "OfflineModeIsEnabled" in done.stderr
+
+
 def test_a_dataset_with_conditions_needs_a_token(
     command: Command, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

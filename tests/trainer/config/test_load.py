@@ -33,6 +33,7 @@ def test_set_takes_toml_and_bare_words() -> None:
         ("optimiser.lr=1", r"unknown key optimiser\. Did you mean optimizer\?"),
         ("model=3", r"expected section\.key=value, as in run\.seed=7\.$"),
         ("data.pairs=[]", r"data\.pairs names no folder"),
+        ("run.output=https://a.example/x", r"run\.output is https://a\.example/x, and such URLs are only read"),
         ("run.local=s3://bucket/x", r"run\.local is 's3://bucket/x'\. Give a folder on a disk"),
         ("data.cache=s3://bucket/x", r"data\.cache is 's3://bucket/x'"),
         ("run.seed", r"expected section\.key=value"),

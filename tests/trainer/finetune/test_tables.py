@@ -169,7 +169,11 @@ def test_csv_whose_header_has_semicolons_is_read_by_them(tmp_path: Path) -> None
         ("a.csv", 'text\tlabel\na "b" c\tx\n"a" b\ty\n', 'If tabs separate them here, set data.format = "tsv"'),
         ("a.csv", 'text|label\n"a" b|x\n', "If vertical bars separate them here, write commas in their place"),
         ("a.tsv", "text,label\na,x\nb\tb,y\n", 'If commas separate them here, set data.format = "csv"'),
-        ("a.csv", "t;l\na;x\n", "If semicolons separate them here, name its columns in data.columns, or write commas"),
+        (
+            "a.csv",
+            "t;l\na;x\n",
+            "If semicolons separate them here, they are read if the first line names a column of data.columns",
+        ),
         ("a.tsv", "text;label\na;x\n", 'If semicolons separate them here, set data.format = "csv"'),
     ],
 )

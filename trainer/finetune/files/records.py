@@ -68,14 +68,17 @@ def split_lines(text: str) -> list[str]:
     return lines
 
 
-def missing_column(place: str, column: Column, existing: list[str]) -> DataError:
-    """Return the error for a column that a file does not have. It lists the columns that the file has."""
+def missing_column(place: str, column: Column, existing: list[str], advice: str = "") -> DataError:
+    """Return the error for a column that a file does not have. It lists the columns that the file has.
+
+    advice: a last sentence, after a space.
+    """
     hint = nearest_name(str(column), existing)
     what_exists = f"the columns are: {listed(existing)}" if existing else "there are no columns"
     role = column if column in ColumnsSection.model_fields else "text"
     return DataError(
         f"{place}: there is no column {column!r}; {what_exists}.{hint} Set data.columns to the file's names, as in "
-        f'columns = {{ {role} = "NAME" }}.'
+        f'columns = {{ {role} = "NAME" }}.{advice}'
     )
 
 

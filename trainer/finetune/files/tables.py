@@ -93,7 +93,7 @@ def _not_separated(path: str, text: str, separator: str) -> DataError:
         formats = {"\t": "tsv", ",": "csv", ";": "csv"} if separator == "\t" else {"\t": "tsv"}
         remedy = f'set data.format = "{formats[other]}"' if other in formats else f"write {separators} in their place"
         if (separator, other) == (",", ";"):
-            remedy = f"name its columns in data.columns, or {remedy}"
+            remedy = f"they are read if the first line names a column of data.columns; or {remedy}"
         advice = f"If {SEPARATOR_NAMES[other]} separate them here, {remedy}."
     return DataError(
         f"{where} has no {separators}, which separate the columns of this format, so there is only one column: "
@@ -112,7 +112,8 @@ def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]
             if names.count(str(column)) > 1:
                 raise DataError(f"{path}: the header has {column!r} twice. Name the column by its number, from 0.")
         elif is_required:
-            raise missing_column(path, column, names)
+            advice = " If the first line is an example, set data.header = false." if isinstance(column, str) else ""
+            raise missing_column(path, column, names, advice)
     return positions
 
 
