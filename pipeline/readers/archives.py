@@ -6,16 +6,16 @@ shows whether they are text. What has a name with a part that begins with a dot 
 
 from __future__ import annotations
 
+import re
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from typing import IO, Any, NamedTuple
 
-from pipeline.readers.office import MAX_DIRECTORY_BYTES, NAME_OFFSET, begins_epub, begins_odt, is_encrypted
+from pipeline.readers.office import MAX_DIRECTORY_BYTES, is_encrypted
 from pipeline.readers.open import LimitedReads
 
 MAX_MEMBER_BYTES = 256 << 20
-MAX_MEMBERS = 1_000_000
 MAX_HEADER_BYTES = MAX_DIRECTORY_BYTES
 """Maximum bytes of a zip file's directory, and of a tar archive's long header."""
 
@@ -31,8 +31,13 @@ _LONG_HEADERS = (
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
-_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-_OFFICE_NAMES = (b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/", b"xl/", b"ppt/", b"mimetype", b"META-INF/")
+_ENTRY = b"PK\x03\x04"  # begins an entry of a zip file
+
+# Those of POSIX and GNU; of zip, an archive without an entry, or one whose first entry is none of an office document,
+# a book or a JAR.
+BEGINS_TAR = re.compile(rb"(?s:.{257})ustar")
+_OFFICE_NAMES = rb"\[Content_Types\]\.xml|_rels/|docProps/|word/|xl/|ppt/|mimetype|META-INF/"
+BEGINS_ZIP = re.compile(rb"PK\x05\x06|PK\x03\x04(?!(?s:.{26})(?:%b))" % _OFFICE_NAMES)
 
 
 class Member(NamedTuple):
@@ -50,26 +55,13 @@ class Member(NamedTuple):
     kind: str = ""
 
 
-def begins_zip(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is an archive, not an office document, a book or a JAR."""
-    if not head.startswith(_ZIP) or begins_odt(head) or begins_epub(head):
-        return False
-    return not head[NAME_OFFSET:].startswith(_OFFICE_NAMES)
-
-
-def begins_tar(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a tar archive of POSIX or GNU."""
-    return head[257:262] == b"ustar"
-
-
 def zip_members(file: IO[bytes]) -> Iterator[Member]:
-    """Yield the members of a zip file. Raises the exceptions of zipfile for damage, and others for too many."""
+    """Yield the members of a zip file. Raises the exceptions of zipfile, and OSError for a large directory."""
     reads: Any = LimitedReads(file, MAX_HEADER_BYTES, _too_long_header)
     with zipfile.ZipFile(reads) as archive:
         entries = archive.infolist()
-        _check_count(len(entries))
         file.seek(0)
-        if entries and file.read(4) == _ZIP[0] and min(entry.header_offset for entry in entries) > 0:
+        if entries and file.read(4) == _ENTRY and min(entry.header_offset for entry in entries) > 0:
             raise zipfile.BadZipFile("another archive stands before it in the file")
         for entry in entries:
             if entry.is_dir() or _is_hidden(entry.filename):
@@ -95,11 +87,8 @@ def tar_members(file: IO[bytes]) -> Iterator[Member]:
     it has no end.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry, errors="surrogateescape") as archive:
-        number = 0
         while (entry := archive.next()) is not None:
             archive.members.clear()  # type: ignore[attr-defined]  # it remembers all
-            number += 1
-            _check_count(number)
             if entry.isdir() or _is_hidden(entry.name):
                 continue
             name = entry.name[:MAX_NAME]
@@ -139,11 +128,6 @@ class _Entry(tarfile.TarInfo):
 def _too_long_header(size: int) -> OSError:
     limit = MAX_HEADER_BYTES >> 20
     return OSError(f"a header or directory of {size >> 20} MB is above the limit of {limit} MB")
-
-
-def _check_count(members: int) -> None:
-    if members > MAX_MEMBERS:
-        raise ValueError(f"it has more than {MAX_MEMBERS:,} members")
 
 
 def _is_hidden(name: str) -> bool:

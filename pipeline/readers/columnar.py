@@ -248,9 +248,8 @@ BATCH_BYTES = 16 << 20
 """Bytes of a batch, which ends earlier if it has MAX_ROWS."""
 
 
-def begins_parquet(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is Parquet, not a text that begins with PAR1."""
-    return head.startswith(b"PAR1\x15")  # the first field of a page's header, or of the footer of a file without pages
+# A text may begin with PAR1. Behind it is the first field of a page's header, or of the footer if there are no pages.
+BEGINS_PARQUET = re.compile(rb"PAR1\x15")
 
 
 def open_parquet(opened: IO[bytes], shown: str) -> pq.ParquetFile:
@@ -330,19 +329,10 @@ def _rows_per_batch(row_group: Any) -> int:
 MAX_BATCH_BYTES = 512 << 20
 """Maximum bytes of a record batch in a stream, and of a column of one in a file, as they are stored."""
 
-_FILE = b"ARROW1\0\0"
-_FEATHER_V1 = b"FEA1"
 _HEAD_BYTES = 16
 
-# A message of a stream: a mark, which streams before Arrow 0.15 lack, the length of its metadata, and where its root
-# table begins.
-_STREAM = re.compile(rb"(\xff{4})?[\x00-\xf8][\x00-\xff]{2}\x00[\x04-\xff]\x00{3}", re.DOTALL)
-
-
-def begins_arrow(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is an Arrow file, or of Feather's first version."""
-    message = _STREAM.match(head)
-    return head.startswith((_FILE, _FEATHER_V1 + b"\0")) or (message is not None and message[1] is not None)
+# A file, or a stream: the mark of a message, the length of its metadata, and where its root table begins.
+BEGINS_ARROW = re.compile(rb"ARROW1\0\0|\xff{4}[\x00-\xf8][\x00-\xff]{2}\x00[\x04-\xff]\x00{3}")
 
 
 def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) -> Any:
@@ -351,15 +341,9 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
     Returns pyarrow's reader of a file or of a stream. Raises DataError if the file is not Arrow.
     """
     opened.seek(0)
-    head = opened.read(_HEAD_BYTES)
+    begins = BEGINS_ARROW.match(opened.read(_HEAD_BYTES))
     opened.seek(0)
-    if head.startswith(_FEATHER_V1):
-        raise DataError(
-            f"{shown} is a Feather V1 file, which cannot be read. Write it again as Parquet or Feather V2, for "
-            "instance with read_table and write_feather of pyarrow.feather."
-        )
-
-    if not head.startswith(_FILE) and not _STREAM.match(head):
+    if begins is None:
         raise _unreadable(shown, "no Arrow file begins like this")
 
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
@@ -367,9 +351,8 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
     reads = LimitedReads(opened, MAX_BATCH_BYTES, partial(_too_large_batch, shown))
     source = pa.PythonFile(reads, mode="r")
     try:
-        if head.startswith(_FILE):
-            return pa.ipc.open_file(source, options=options)
-        return pa.ipc.open_stream(source, options=options)
+        open_reader = pa.ipc.open_file if begins[0].startswith(b"ARROW1") else pa.ipc.open_stream
+        return open_reader(source, options=options)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise _unreadable(shown, error) from error
 

@@ -15,7 +15,7 @@ from pipeline.readers.encodings import AUTO, encoding_error, encoding_of_head, i
 from pipeline.readers.json_values import is_other_json
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, long_name, open_plain
-from pipeline.readers.ranges import HEAD_BYTES, open_head, open_range
+from pipeline.readers.ranges import HEAD_BYTES, open_head
 from pipeline.readers.record import BYTE_ORDER_MARK, Format
 from pipeline.readers.table import READERS
 from pipeline.readers.tagged_words import has_tagged_words
@@ -189,9 +189,7 @@ def check_file(file: InputFile, wanted: Format | Literal["auto"], encoding: str)
         raise DataError(
             f"{file.path} is a compressed {found.capitalize()} file, which cannot be read. Decompress it first."
         )
-    if reader.check is not None:
-        with open_range(file) as opened:
-            reader.check(opened, file.path)
+    reader.check_file(file, file.path)
     return found
 
 

@@ -13,13 +13,12 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.readers.encodings import UTF8, canonical_encoding
 from pipeline.readers.file_encoding import likely_encoding
 from pipeline.readers.open import Stream
 from pipeline.readers.record import (
-    BYTE_ORDER_MARK,
     MAX_UNDECODABLE_RATIO,
     Record,
     RecordOptions,
@@ -52,8 +51,9 @@ MAX_ATTRIBUTES = 5000
 # As trafilatura and RefinedWeb (Penedo et al., 2023) set them for text to train on: less, but surely main text.
 _OPTIONS: dict[str, Any] = {"favor_precision": True, "include_comments": False}
 
-_BEGINNING = re.compile(
-    rb"(?is:(?:<\?xml[^>]*>)?(?:\s|<!--.*?-->)*+<(?:!doctype\s+html|html|head|body)[\s>])",
+# Not of XML of another kind.
+BEGINS_HTML = re.compile(
+    rb"(?is:(?:\xef\xbb\xbf)?\s*+(?:<\?xml[^>]*>)?(?:\s|<!--.*?-->)*+<(?:!doctype\s+html|html|head|body)[\s>])",
 )
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")  # the parser stops at some of them
 
@@ -66,16 +66,6 @@ _TAG = re.compile(
     rf"|<[a-z][^\s/>]*+(?:[\s/]*+{_ATTRIBUTE}){{0,{MAX_ATTRIBUTES}}}+[\s/]*+(?P<unended>[^>])?",
     re.IGNORECASE,
 )
-
-
-def begins_html(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is HTML, not XML of another kind."""
-    return _BEGINNING.match(head.removeprefix(BYTE_ORDER_MARK).lstrip()) is not None
-
-
-def check_extractor(opened: IO[bytes], shown: str) -> None:
-    """Raise ModuleNotFoundError if trafilatura is not installed, before the job begins."""
-    _trafilatura()
 
 
 def html_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:

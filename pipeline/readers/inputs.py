@@ -210,11 +210,11 @@ def _checked_formats(
 
 
 def _check_first_files(files: Sequence[InputFile], wanted: Format | Literal["auto"], encoding: str) -> None:
-    """Check the first file of each format with a `check`, because the package that reads it may be missing."""
+    """Check the first file of each format whose package may be missing."""
     checked: set[Format] = set()
     for file in files:
         found = named_format(file.path) if wanted == "auto" else wanted
-        if found is not None and found not in checked and READERS[found].check is not None:
+        if found is not None and found not in checked and READERS[found].can_be_checked:
             checked.add(found)
             check_file(file, wanted, encoding)
 

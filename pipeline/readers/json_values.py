@@ -51,7 +51,7 @@ JSON_RULES = (WITHOUT_TEXT,)
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_KEY = 1000
-_BEGINS = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
+BEGINS_JSON = re.compile(rb"(?:\s*\[(?=\s*\{))?" + OBJECT.pattern)
 _MARK = re.compile(rb'["\[\]{},]')
 _BRACKET = re.compile(rb'["\[\]{}]')
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
@@ -63,11 +63,6 @@ _OBJECT_LINE = re.compile(rb"\n([ \t]*)(\{)")
 _MEMBER_LINE = re.compile(rb'\n([ \t]*)"(?:[^"\\]|\\.)*"\s*:\s*(\{)')
 _NEXT_KEY = re.compile(rb',\s*"(?:[^"\\]|\\.)*"\s*:\s*\Z')
 _IN_STRING = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-
-
-def begins_json(head: bytes) -> bool:
-    """Return whether a file begins with an object that has a key, or an array of them, whatever its name is."""
-    return _BEGINS.match(head) is not None
 
 
 def is_other_json(head: bytes, may_be_one_line: bool) -> bool:

@@ -41,7 +41,7 @@ LEFT_OUT = (REDIRECT, OTHER_NAMESPACE, OTHER_MODEL, DISAMBIGUATION, NO_TEXT, NO_
 """Reasons of pages that are left out by rule, and of a dump that may be cut short. None is a bad record."""
 
 _SOURCE = "mediawiki"
-_DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki[\s>]")
+BEGINS_DUMP = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?<mediawiki[\s>]")
 
 _PAGE, _END_OF_PAGE = b"<page>", b"</page>"
 _HEADER, _END_OF_HEADER = (b"<mediawiki", b"<siteinfo"), b"</siteinfo>"
@@ -74,11 +74,6 @@ _DISAMBIGUATION_TEMPLATES = (
 )
 _DISAMBIGUATION = re.compile(rf"\{{\{{\s*+(?:{_DISAMBIGUATION_TEMPLATES})\s*(?:\||\}}\}})", re.IGNORECASE)
 _SWITCH = re.compile("__DISAMBIG__", re.IGNORECASE)
-
-
-def begins_dump(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a dump of MediaWiki."""
-    return _DUMP.match(head) is not None
 
 
 def page_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:

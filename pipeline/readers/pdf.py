@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.readers.office import DAMAGED, ENCRYPTED, MAX_FILE_BYTES, NO_TEXT, TOO_LARGE
 from pipeline.readers.open import Stream
@@ -23,6 +23,8 @@ from pipeline.readers.record import PARAGRAPH_BREAK, Record, RecordOptions, Reje
 
 if TYPE_CHECKING:
     from pipeline.readers.inputs import FileRange
+
+BEGINS_PDF = re.compile(rb"%PDF-")
 
 SOURCE = "pdf"
 PAGE_WITHOUT_TEXT = "page without text, as scanned ones"
@@ -49,16 +51,6 @@ _LIMITS = {
     "stream_parsing_work_maximum_count": 1_000_000,
     "xform_maximum_invocations_per_extraction": MAX_OPERATORS // _DRAWING + 1,
 }
-
-
-def begins_pdf(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a PDF."""
-    return head.startswith(b"%PDF-")
-
-
-def check_pypdf(opened: IO[bytes], shown: str) -> None:
-    """Raise ModuleNotFoundError if pypdf is not installed, before the job begins."""
-    _pypdf()
 
 
 def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Literal, NamedTuple
 
-from pipeline.readers.archives import Member, begins_tar, begins_zip, tar_members, zip_members
+from pipeline.readers.archives import BEGINS_TAR, BEGINS_ZIP, Member, tar_members, zip_members
 from pipeline.readers.columnar import (
+    BEGINS_ARROW,
+    BEGINS_PARQUET,
     arrow_records,
-    begins_arrow,
-    begins_parquet,
     open_arrow,
     open_parquet,
     parquet_records,
@@ -32,26 +33,19 @@ from pipeline.readers.columnar import (
 from pipeline.readers.csv_rows import UNCLOSED, csv_records
 from pipeline.readers.cut_files import open_cut
 from pipeline.readers.encodings import is_line_safe
-from pipeline.readers.html_pages import HTML_RULES, begins_html, check_extractor, html_records
-from pipeline.readers.json_values import JSON_RULES, begins_json, value_records
+from pipeline.readers.html_pages import BEGINS_HTML, HTML_RULES, html_records
+from pipeline.readers.json_values import BEGINS_JSON, JSON_RULES, value_records
 from pipeline.readers.jsonl import ENDS_EARLY, NO_OBJECT, begins_json_lines, json_records
-from pipeline.readers.listing import is_unchanged
-from pipeline.readers.mediawiki import LEFT_OUT, NOT_ALONE, begins_dump, page_records
-from pipeline.readers.office import (
-    OFFICE_RULES,
-    begins_docx,
-    begins_epub,
-    begins_odt,
-    check_lxml,
-    office_records,
-)
+from pipeline.readers.listing import InputFile, is_unchanged
+from pipeline.readers.mediawiki import BEGINS_DUMP, LEFT_OUT, NOT_ALONE, page_records
+from pipeline.readers.office import BEGINS_DOCX, BEGINS_EPUB, BEGINS_ODT, OFFICE_RULES, office_records
 from pipeline.readers.open import DECOMPRESSION_ERRORS, Stream, open_text
-from pipeline.readers.pdf import PDF_RULES, begins_pdf, check_pypdf, pdf_records
+from pipeline.readers.pdf import BEGINS_PDF, PDF_RULES, pdf_records
 from pipeline.readers.ranges import HeldFile, open_range
 from pipeline.readers.record import BLANK_LINE, Format, Record, RecordOptions, Rejected
 from pipeline.readers.text import text_records
-from pipeline.readers.warc import WEB_RULES, begins_warc, check_warc, warc_records
-from pipeline.readers.wikiextractor import begins_articles, wiki_records
+from pipeline.readers.warc import BEGINS_WARC, WEB_RULES, check_warc, warc_records
+from pipeline.readers.wikiextractor import BEGINS_ARTICLES, wiki_records
 from schemas.errors import DataError
 
 if TYPE_CHECKING:
@@ -66,7 +60,8 @@ class Reader(NamedTuple):
     cuts: where large files are cut into ranges. "anywhere": at any byte of a plain file, and at frames of a compressed
         one, or at row groups. "frames": only at frames, because a record begins with one. "whole": nowhere.
     suffixes: of names that stand for the format.
-    begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8.
+    begins: whether a file without such a name is of this format, given its first bytes, for text as UTF-8; any value
+        that is true or false, such as a match.
     gets: what `records` reads.
         "text": plain bytes in --encoding, whose lines come as UTF-8 from `lines_of_range`. `begins` gets UTF-8.
         "plain": plain bytes as they are, whatever --encoding is, of text that says in which encoding it is, or of no
@@ -75,8 +70,9 @@ class Reader(NamedTuple):
         "stored": the file as it is, which must not be compressed. Positions of records count rows, and not bytes.
     harmless: reasons of rejected records that do not count as bad: they say what a record is, not that it is damaged.
     flags: the names of the flags of `shard` that only some formats use, this one among them.
-    check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if a package that reads
-        it is missing.
+    package: which reads the format, if it may not be installed.
+    check: raises DataError if an open file with this name is damaged, and ModuleNotFoundError if its content needs a
+        package that is missing.
     members: yields the files in an archive; `records` is None then.
     has_urls: whether records have the host of their URL.
     """
@@ -84,10 +80,11 @@ class Reader(NamedTuple):
     records: Callable[[Stream, FileRange, RecordOptions], Iterator[Record | Rejected]] | None
     cuts: Literal["anywhere", "frames", "whole"] = "anywhere"
     suffixes: tuple[str, ...] = ()
-    begins: Callable[[bytes], bool] | None = None
+    begins: Callable[[bytes], object] | None = None
     gets: Literal["text", "plain", "stored", "members"] = "text"
     harmless: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    package: str = ""
     check: Callable[[IO[bytes], str], object] | None = None
     members: Callable[[IO[bytes]], Iterator[Member]] | None = None
     has_urls: bool = False
@@ -96,6 +93,18 @@ class Reader(NamedTuple):
     def uses_encoding(self) -> bool:
         """Whether --encoding is that of the file, or of files in it."""
         return self.gets in ("text", "members")
+
+    @property
+    def can_be_checked(self) -> bool:
+        return self.check is not None or self.package != ""
+
+    def check_file(self, file: InputFile, shown: str) -> None:
+        """Raise what `check` does, and ModuleNotFoundError if the package is missing."""
+        if self.package:
+            import_module(self.package)
+        if self.check is not None:
+            with open_range(file) as opened:
+                self.check(opened, shown)
 
 
 READERS: dict[Format, Reader] = {
@@ -108,12 +117,12 @@ READERS: dict[Format, Reader] = {
     ),
     # The names of both end in .json: formats.py tells which one a file is.
     "json": Reader(
-        value_records, cuts="whole", begins=begins_json, harmless=JSON_RULES, flags=("text_key", "encoding")
+        value_records, cuts="whole", begins=BEGINS_JSON.match, harmless=JSON_RULES, flags=("text_key", "encoding")
     ),
     "parquet": Reader(
         parquet_records,
         suffixes=(".parquet", ".pq"),
-        begins=begins_parquet,
+        begins=BEGINS_PARQUET.match,
         gets="stored",
         flags=("text_key",),
         check=open_parquet,
@@ -122,7 +131,7 @@ READERS: dict[Format, Reader] = {
         arrow_records,
         cuts="whole",
         suffixes=(".arrow", ".feather"),
-        begins=begins_arrow,
+        begins=BEGINS_ARROW.match,
         gets="stored",
         flags=("text_key",),
         check=open_arrow,
@@ -135,13 +144,13 @@ READERS: dict[Format, Reader] = {
         harmless=(BLANK_LINE,),
         flags=("text_key", "encoding"),
     ),
-    "wikiextractor": Reader(wiki_records, begins=begins_articles, flags=("encoding",)),
-    "mediawiki": Reader(page_records, begins=begins_dump, harmless=LEFT_OUT, flags=("encoding",)),
+    "wikiextractor": Reader(wiki_records, begins=BEGINS_ARTICLES.match, flags=("encoding",)),
+    "mediawiki": Reader(page_records, begins=BEGINS_DUMP.match, harmless=LEFT_OUT, flags=("encoding",)),
     "warc": Reader(
         warc_records,
         cuts="frames",
         suffixes=(".warc", ".wet"),
-        begins=begins_warc,
+        begins=BEGINS_WARC.match,
         gets="plain",
         harmless=WEB_RULES,
         check=check_warc,
@@ -151,17 +160,17 @@ READERS: dict[Format, Reader] = {
         html_records,
         cuts="whole",
         suffixes=(".html", ".htm", ".xhtml"),
-        begins=begins_html,
+        begins=BEGINS_HTML.match,
         gets="plain",
         harmless=HTML_RULES,
-        check=check_extractor,
+        package="trafilatura",
     ),
-    "docx": Reader(office_records, "whole", (".docx",), begins_docx, "plain", OFFICE_RULES, check=check_lxml),
-    "odt": Reader(office_records, "whole", (".odt",), begins_odt, "plain", OFFICE_RULES, check=check_lxml),
-    "epub": Reader(office_records, "whole", (".epub",), begins_epub, "plain", OFFICE_RULES, check=check_lxml),
-    "pdf": Reader(pdf_records, "whole", (".pdf",), begins_pdf, "plain", PDF_RULES, check=check_pypdf),
-    "zip": Reader(None, "whole", (".zip",), begins_zip, "members", flags=("encoding",), members=zip_members),
-    "tar": Reader(None, "whole", (".tar",), begins_tar, "members", flags=("encoding",), members=tar_members),
+    "docx": Reader(office_records, "whole", (".docx",), BEGINS_DOCX.match, "plain", OFFICE_RULES, package="lxml"),
+    "odt": Reader(office_records, "whole", (".odt",), BEGINS_ODT.match, "plain", OFFICE_RULES, package="lxml"),
+    "epub": Reader(office_records, "whole", (".epub",), BEGINS_EPUB.match, "plain", OFFICE_RULES, package="lxml"),
+    "pdf": Reader(pdf_records, "whole", (".pdf",), BEGINS_PDF.match, "plain", PDF_RULES, package="pypdf"),
+    "zip": Reader(None, "whole", (".zip",), BEGINS_ZIP.match, "members", flags=("encoding",), members=zip_members),
+    "tar": Reader(None, "whole", (".tar",), BEGINS_TAR.match, "members", flags=("encoding",), members=tar_members),
     # The last: whatever is none of the others.
     "text": Reader(text_records, flags=("text_layout", "encoding")),
 }

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from importlib import import_module
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.readers.frames import CompressedBytes
@@ -26,7 +27,6 @@ from pipeline.readers.html_pages import (
     HTML_RULES,
     SOURCE,
     as_paragraphs,
-    check_extractor,
     decode_page,
     page_record,
     page_text,
@@ -63,7 +63,7 @@ WEB_RULES = (OTHER_STATUS, OTHER_TYPE, PLAIN_RESPONSE, REVISIT, *HTML_RULES)
 """Reasons that say what a record of a crawl is, not that it is damaged. Most records of a crawl have one."""
 
 _HTML_TYPES = ("text/html", "application/xhtml+xml")
-_VERSION_LINE = re.compile(rb"WARC/\d\.\d{1,2}[ \t]*\r?\n")
+BEGINS_WARC = re.compile(rb"WARC/\d\.\d{1,2}[ \t]*\r?\n")
 _LINE_ENDS = (b"\r\n", b"\n", b"\r")  # the last one only where the file ends
 
 END_OF_HEADER = re.compile(rb"\r?\n\r?\n")
@@ -102,11 +102,6 @@ class Entry(NamedTuple):
         return self.fields.get("warc-target-uri", "").strip("<>")
 
 
-def begins_warc(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is a WARC file."""
-    return _VERSION_LINE.match(head) is not None
-
-
 def check_warc(opened: IO[bytes], shown: str) -> None:
     """Raise ModuleNotFoundError if a file has pages, not texts alone, and trafilatura is not installed."""
     try:
@@ -114,7 +109,7 @@ def check_warc(opened: IO[bytes], shown: str) -> None:
     except Exception:  # damage is reported where the file is read
         return
     if not re.search(rb"^WARC-Type:\s*conversion\b", head, re.IGNORECASE | re.MULTILINE):
-        check_extractor(opened, shown)
+        import_module("trafilatura")
 
 
 def warc_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:
@@ -201,7 +196,7 @@ def _entries(stream: Stream, file_range: FileRange, options: RecordOptions) -> I
 
         if not line.endswith(b"\n") and b"WARC/".startswith(line[:5]):
             raise _no_end(file_range, offset)
-        if not _VERSION_LINE.fullmatch(line):
+        if not BEGINS_WARC.fullmatch(line):
             raise _no_record(file_range, offset)
         header = line + _rest_of_header(file, file_range, offset)
         fields = parse_fields(header)
@@ -274,7 +269,7 @@ def begins_with_one_record(file: InputFile, shown: str, compression: str) -> boo
 
     head = bytes(read)
     end = END_OF_HEADER.search(head)
-    if end is None or not begins_warc(head):
+    if end is None or not BEGINS_WARC.match(head):
         return False
     size = _size_of_block(parse_fields(head[: end.end()]))
     return size is not None and 0 <= len(head) - end.end() - size <= _AFTER_BLOCK_BYTES

@@ -20,17 +20,12 @@ UNCLOSED = "<doc> without </doc>"
 _SOURCE = "wikiextractor"
 
 # The start tag that WikiExtractor writes before every article. Corpora of other tools have <doc> without a URL.
-_FIRST_TAG = re.compile(rb'\s*<doc id="[^">\n]*"[^>\n]* url="')
+BEGINS_ARTICLES = re.compile(rb'\s*<doc id="[^">\n]*"[^>\n]* url="')
 
 _END_TAG = b"</doc>"
 _LESS_THAN = ord("<")
 _DOC_TAG = re.compile(rb'\s*(<doc (?:[^">\n]|"[^"\n]*")*>|<doc .*)(?:\s*\n)?')
 _TITLE = re.compile(rb' title="(.*)"')
-
-
-def begins_articles(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes was written by WikiExtractor."""
-    return _FIRST_TAG.match(head) is not None
 
 
 def wiki_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record | Rejected]:

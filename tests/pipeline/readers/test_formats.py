@@ -99,8 +99,6 @@ TAKEN = [
     ("prose-litany", "x.txt", LITANY, "text"),
     ("arrow-file", "x", b"ARROW1\0\0", "arrow"),
     ("arrow-stream", "x", b"\xff\xff\xff\xff\0\1\0\0\x10\0\0\0", "arrow"),
-    ("feather-v1", "x", b"FEA1\0\0\0\0", "arrow"),
-    ("magic-FEA1", "x.txt", b"FEA1 is a receptor.\n" + PROSE, "text"),
     ("pdf", "x.txt", b"%PDF-1.4\n%\xe2\xe3", "pdf"),
     ("zip", "x.txt", b"PK\x03\x04\x14\x00", "zip"),
     ("tgz", "x.TGZ", b"", "tar"),

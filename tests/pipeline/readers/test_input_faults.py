@@ -172,7 +172,6 @@ REFUSED: dict[str, tuple[Make, *tuple[str, ...]]] = {
     ),
     "csv-empty-header": (file_of("x.csv", b'"a\n\n'), "x.csv has no readable row of column names"),
     "csv-cr": (file_of("x.csv", b"id,text\r1,A b.\r"), "x.csv has no readable row", "CR alone", "tr '\\r' '\\n'"),
-    "feather-v1": (file_of("x.feather", b"FEA1\0\0\0\0"), "x.feather is a Feather V1 file", "write_feather"),
     "arrow-other": (file_of("x.arrow", PROSE.encode()), "x.arrow is not a readable Arrow file"),
     "json-as-lines": (file_of("x", b'[{"text": "A b."}]', "--format", "jsonl"), "--format json reads arrays"),
 }
