@@ -135,7 +135,7 @@ def read_frames(codec: Codec, source: CompressedBytes) -> Frames:
 
 
 def _skip_padding(source: CompressedBytes, padding: bytes) -> bool:
-    """Skip padding. Return whether anything follows it."""
+    """Return whether anything follows."""
     while block := source.take_some():
         if rest := block.lstrip(padding):
             source.give_back(rest)
@@ -288,19 +288,12 @@ class _Bits:
 
 
 def _first_block(bits: _Bits) -> int | None:
-    """Return the place of the first magic number: after the header of a stream, or in the first byte."""
+    """Return the place of the first magic number: in the first byte, or after the header of a stream."""
     first_byte = 8 * bits.start
-    if bits.number(first_byte, 24) == int.from_bytes(b"BZh", "big"):
-        return _in_stream(bits, bits.start)
-
     for place in range(first_byte, first_byte + 8):
         if bits.number(place, _MAGIC_BITS) == _BLOCK:
             return place
-    if bits.number(first_byte, 8) < 0:
-        return None
-    if bits.start == 0:
-        raise misnamed(bits.source.path, "bz2")
-    raise damaged(bits.source, "bz2 stream", bits.start, "it has no header")
+    return _in_stream(bits, bits.start)
 
 
 def _next_stream(bits: _Bits, end_place: int) -> int | None:
@@ -311,16 +304,20 @@ def _next_stream(bits: _Bits, end_place: int) -> int | None:
 
     start = (end + 7) // 8
     bits.drop_before(8 * start)
-    return _in_stream(bits, start) if bits.number(8 * start, 1) >= 0 else None
+    return _in_stream(bits, start)
 
 
-def _in_stream(bits: _Bits, start: int) -> int:
-    """Return the place of the first magic number of the stream that begins at byte `start`."""
+def _in_stream(bits: _Bits, start: int) -> int | None:
+    """Return the place of the first magic number of the stream at byte `start`; None if the file ends there."""
+    if bits.number(8 * start, 8) < 0:
+        return None
+
     header = bits.number(8 * start, 8 * _STREAM_HEADER_BYTES)
     place = 8 * (start + _STREAM_HEADER_BYTES)
     magic = bits.number(place, _MAGIC_BITS)
-
     if header >= 0 and header.to_bytes(4, "big") not in _STREAM_HEADERS:
+        if start == 0:
+            raise misnamed(bits.source.path, "bz2")
         raise damaged(bits.source, "bz2 stream", start, "it has no header")
     if magic < 0:
         raise no_end("bz2 stream", start)
@@ -336,28 +333,23 @@ def _decompress_block(bits: _Bits, place: int) -> tuple[bytes, int]:
         raise no_end(BLOCK_NAME, place // 8)
     if end is None:
         raise damaged(bits.source, BLOCK_NAME, place // 8, "it has no end within the size of a block")
-    try:
-        return _decompress_alone(bits, place, end), end
-    except (OSError, ValueError, EOFError) as error:
-        raise damaged(bits.source, BLOCK_NAME, place // 8, error) from error
 
-
-def _decompress_alone(bits: _Bits, place: int, end: int) -> bytes:
-    """Decompress the block in bits [place, end). Raises OSError, ValueError or EOFError if that is not a block."""
+    # The only block of a stream, whose checksum is then that of the block.
     checksum = bits.number(place + _MAGIC_BITS, _CHECKSUM_BITS)
     block = bits.number(place, end - place)
-
-    # The stream's checksum is that of its only block.
     stream = (block << (_MAGIC_BITS + _CHECKSUM_BITS)) | (_END << _CHECKSUM_BITS) | checksum
     size = end - place + _MAGIC_BITS + _CHECKSUM_BITS
     padding = -size % 8
     data = (stream << padding).to_bytes((size + padding) // 8, "big")
 
     decoder = bz2.BZ2Decompressor()
-    plain = decoder.decompress(b"BZh9" + data)
+    try:
+        plain = decoder.decompress(b"BZh9" + data)
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(bits.source, BLOCK_NAME, place // 8, error) from error
     if not decoder.eof:
-        raise EOFError("it is not finished where the next one begins")
-    return plain
+        raise damaged(bits.source, BLOCK_NAME, place // 8, "it is not finished where the next one begins")
+    return plain, end
 
 
 def _places_of(magic: int, data: bytes) -> list[int]:
