@@ -189,7 +189,8 @@ def wide_encoding(head: bytes, expected: str) -> str | None:
 
     nul_shares = [head[i : 4 * groups_of_four : 4].count(0) / groups_of_four for i in range(4)]
     for name, pattern in _NUL_PATTERNS:
-        if _fits_pattern(nul_shares, pattern):
+        shares = zip(nul_shares, pattern, strict=True)
+        if all(share > _MANY_NULS if has_nul else share < _FEW_NULS for share, has_nul in shares):
             return name
 
     # In languages with other letters than Latin ones, NULs are few: those of spaces, digits and line ends.
@@ -209,14 +210,6 @@ def _is_text(text: str) -> bool:
         for character in text
     )
     return sum(map(text.count, "\n 0123456789")) >= _SOME_ASCII and no_text < _MAX_NO_TEXT * len(text)
-
-
-def _fits_pattern(nul_shares: list[float], pattern: tuple[bool, ...]) -> bool:
-    for share, has_nul in zip(nul_shares, pattern, strict=True):
-        fits = share > _MANY_NULS if has_nul else share < _FEW_NULS
-        if not fits:
-            return False
-    return True
 
 
 def _is_utf8(head: bytes) -> bool:
@@ -257,7 +250,8 @@ def is_in_other_encoding(sample: bytes) -> bool:
 
     So few bytes of a book in English may be undecodable that their share alone does not tell.
     """
-    foreign = _foreign_as_western(sample)
+    western = sample.decode("cp1252", errors="replace")  # the encoding of most Western text
+    foreign = [character for character in western if character > "\xa0"]
     plausible = sum(character.isalpha() or character in _QUOTES for character in foreign)
     return not is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
 
@@ -266,8 +260,3 @@ def is_damaged_utf8(sample: bytes) -> bool:
     """Return whether most of the bytes outside of ASCII are valid UTF-8, although some are not."""
     not_ascii = sum(byte >= 0x80 for byte in sample)
     return sample.decode(UTF8, errors="replace").count("\ufffd") < DAMAGED_UTF8 * not_ascii
-
-
-def _foreign_as_western(sample: bytes) -> str:
-    """Return the characters outside of ASCII if the bytes are cp1252, the encoding of most Western text."""
-    return "".join(character for character in sample.decode("cp1252", errors="replace") if character > "\xa0")

@@ -33,10 +33,8 @@ _MIN_LETTERS = 4  # places; fewer letters of a language may be an accident
 _PURE = 0.7  # share of undecodable places among the bytes outside ASCII
 _MOST_FREQUENT = "cp1252"  # which even those few are taken for
 _GUESSED_FROM = 1 << 14  # bytes
-_LINE_BYTES = 4096  # of one line that are guessed from
 _ASCII = bytes(range(0x80))
 _REPLACEMENT = "\ufffd".encode()
-_EDGE = re.compile(rb"[\x00-\x2f:-\x3f]")  # bytes that are part of no longer character in any encoding
 
 _PACKAGE = "charset-normalizer"
 
@@ -203,22 +201,10 @@ def _undecodable_lines(data: bytes) -> bytes:
     for line in io.BytesIO(data):
         if len(sample) >= _GUESSED_FROM:
             break
-        _, undecodable = decode_utf8(line, 0)
+        _, undecodable = decode_utf8(line.rstrip(b"\n"), 0)
         if undecodable is not None:
-            sample += _around(line.rstrip(b"\n"), undecodable.first_offset) + b"\n"
+            sample += undecodable.sample + b"\n"
     return sample
-
-
-def _around(line: bytes, place: int) -> bytes:
-    """Return the line, or up to _LINE_BYTES around a place, cut where no character is."""
-    if len(line) <= _LINE_BYTES:
-        return line
-
-    edges = [edge.end() for edge in _EDGE.finditer(line, max(0, place - _LINE_BYTES // 4), place)]
-    first = edges[0] if edges else place
-    cut = line[first : first + _LINE_BYTES]
-    edges = [edge.start() for edge in _EDGE.finditer(cut, _LINE_BYTES // 2)]
-    return cut[: edges[-1]] if edges else cut
 
 
 # ---- Guesses ----
