@@ -49,14 +49,13 @@ _NAME_CHARACTERS = 80
 _BREAK = PARAGRAPH_BREAK.encode()
 
 # Some writers do not mark strings as such: their columns are binary.
-_IS_TEXT = (
-    pa.types.is_string,
-    pa.types.is_large_string,
-    pa.types.is_string_view,
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-)
+_AS_BYTES = {
+    pa.string(): pa.binary(),
+    pa.large_string(): pa.large_binary(),
+    pa.string_view(): pa.binary_view(),
+}
+_TEXT_TYPES = frozenset([*_AS_BYTES, *_AS_BYTES.values()])
+_STRING_TYPES = frozenset([pa.string(), pa.large_string(), pa.null()])  # of fields and elements; nulls are no texts
 
 
 # ---- Columns and rows ----
@@ -100,8 +99,7 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
 def _is_text(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-
-    return any(is_type(kind) for is_type in _IS_TEXT)
+    return kind in _TEXT_TYPES
 
 
 def text_columns(schema: pa.Schema) -> list[str]:
@@ -111,27 +109,19 @@ def text_columns(schema: pa.Schema) -> list[str]:
 
 
 def _strings_in(kind: pa.DataType, name: str) -> Iterator[str]:
-    if _is_list(kind):
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
-        if _is_string(kind.field("text").type if pa.types.is_struct(kind) and "text" in kind.names else kind):
+        text = kind.field("text").type if pa.types.is_struct(kind) and "text" in kind.names else kind
+        if text in _STRING_TYPES:
             yield name
     if pa.types.is_struct(kind):
         for field in filter(lambda field: "." not in field.name, kind.fields):
-            if _is_string(field.type):
+            if field.type in _STRING_TYPES:
                 yield f"{name}.{field.name}"
             yield from _strings_in(field.type, f"{name}.{field.name}")
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
-
-
 def _column_of(schema: pa.Schema, name: str) -> str:
-    """Return the name of the column in which a dotted name leads to texts."""
     return name if name in schema.names else name.partition(".")[0]
 
 
@@ -179,8 +169,8 @@ def batch_records(
             elif size > options.max_document_bytes:
                 yield Rejected(too_long_reason(options.max_document_bytes), row_source, row)
             else:
-                data = _joined([column.data(index) for column in present])
-                text, undecodable = _decoded(data, row)
+                data = [column.data(index) for column in present]
+                text, undecodable = _decoded(data[0] if len(data) == 1 else _BREAK.join(filter(None, data)), row)
                 yield Record(text, row_source, undecodable, position=row, size=size)
 
 
@@ -217,13 +207,8 @@ class _TextColumn:
         return self._lengths.take(self._indices.slice(start, count)).to_pylist()
 
     def data(self, row: int) -> bytes:
-        """Return the text of a row that has one."""
         index = row if self._indices is None else self._indices[row].as_py()
         return self._values[index].as_py()
-
-
-def _joined(texts: list[bytes]) -> bytes:
-    return texts[0] if len(texts) == 1 else _BREAK.join(filter(None, texts))
 
 
 def _decoded(data: bytes, row: int) -> tuple[str, Undecodable | None]:
@@ -245,7 +230,7 @@ def _source_names(column: Any, default: str) -> list[str]:
 # ---- Parquet ----
 
 BATCH_BYTES = 16 << 20
-"""Bytes of a batch, which ends earlier if it has MAX_ROWS."""
+"""Bytes of a batch, about, which ends earlier if it has MAX_ROWS."""
 
 
 # A text may begin with PAR1. Behind it is the first field of a page's header, or of the footer if there are no pages.
@@ -290,7 +275,9 @@ def parquet_records(stream: Stream, file_range: FileRange, options: RecordOption
 
     for group, first_row in first_rows.items():
         row = first_row
-        batch_rows = _rows_per_batch(metadata.row_group(group))
+        row_group = metadata.row_group(group)
+        bytes_per_row = max(1, row_group.total_byte_size // max(1, row_group.num_rows))
+        batch_rows = max(1, min(MAX_ROWS, BATCH_BYTES // bytes_per_row))
         for batch in file.iter_batches(batch_size=batch_rows, row_groups=[group], columns=columns):
             yield from batch_records(batch, wanted, row, "parquet", options)
             row += batch.num_rows
@@ -316,12 +303,6 @@ def _first_byte(row_group: pq.RowGroupMetaData, file_size: int) -> int:
     if column.has_dictionary_page and column.dictionary_page_offset is not None:
         offset = min(offset, column.dictionary_page_offset)
     return max(0, min(offset, file_size - 1))
-
-
-def _rows_per_batch(row_group: Any) -> int:
-    """Return how many rows of a row group have about BATCH_BYTES, at most MAX_ROWS."""
-    bytes_per_row = row_group.total_byte_size // max(1, row_group.num_rows)
-    return max(1, min(MAX_ROWS, BATCH_BYTES // max(1, bytes_per_row)))
 
 
 # ---- Arrow ----
@@ -409,10 +390,4 @@ def _as_bytes(column: Any) -> Any:
     kind = column.type
     if pa.types.is_dictionary(kind):
         return pa.DictionaryArray.from_arrays(column.indices, _as_bytes(column.dictionary))
-    if pa.types.is_string(kind):
-        return column.view(pa.binary())
-    if pa.types.is_large_string(kind):
-        return column.view(pa.large_binary())
-    if pa.types.is_string_view(kind):
-        return column.view(pa.binary_view())
-    return column
+    return column.view(_AS_BYTES[kind]) if kind in _AS_BYTES else column
