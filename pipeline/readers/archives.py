@@ -16,9 +16,6 @@ from pipeline.readers.office import MAX_DIRECTORY_BYTES, is_encrypted
 from pipeline.readers.open import LimitedReads
 
 MAX_MEMBER_BYTES = 256 << 20
-MAX_HEADER_BYTES = MAX_DIRECTORY_BYTES
-"""Maximum bytes of a zip file's directory, and of a tar archive's long header."""
-
 _PADDING_BYTES = 1 << 16  # read at once of what follows the end of a tar archive
 
 MAX_NAME = 1000  # characters of a member's name in messages
@@ -57,7 +54,7 @@ class Member(NamedTuple):
 
 def zip_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a zip file. Raises the exceptions of zipfile, and OSError for a large directory."""
-    reads: Any = LimitedReads(file, MAX_HEADER_BYTES, _too_long_header)
+    reads: Any = LimitedReads(file, MAX_DIRECTORY_BYTES, _too_long_header)
     with zipfile.ZipFile(reads) as archive:
         entries = archive.infolist()
         file.seek(0)
@@ -83,7 +80,7 @@ def zip_members(file: IO[bytes]) -> Iterator[Member]:
 def tar_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a tar archive, which is read once from beginning to end.
 
-    Raises TarError for damage and for data after its end, OSError for a header above MAX_HEADER_BYTES, and EOFError if
+    Raises TarError for damage and for data after its end, OSError for a header above MAX_DIRECTORY_BYTES, and EOFError if
     it has no end.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry, errors="surrogateescape") as archive:
@@ -120,13 +117,13 @@ class _Entry(tarfile.TarInfo):
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Entry:
         entry = super().frombuf(buf, encoding, errors)
-        if entry.type in _LONG_HEADERS and entry.size > MAX_HEADER_BYTES:
+        if entry.type in _LONG_HEADERS and entry.size > MAX_DIRECTORY_BYTES:
             raise _too_long_header(entry.size)
         return entry
 
 
 def _too_long_header(size: int) -> OSError:
-    limit = MAX_HEADER_BYTES >> 20
+    limit = MAX_DIRECTORY_BYTES >> 20
     return OSError(f"a header or directory of {size >> 20} MB is above the limit of {limit} MB")
 
 

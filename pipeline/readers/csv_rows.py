@@ -229,7 +229,7 @@ def _plain_row(lines: _Lines, layout: dict[str, Any]) -> list[str]:
 
 
 class _UnclosedError(DataError):
-    """A quote hides more than a row may have."""
+    """A quote hides more than a row may have, or lines were given back too often."""
 
 
 class _Lines:
@@ -261,7 +261,11 @@ class _Lines:
         return self
 
     def __next__(self) -> str:
-        line = self._again.popleft() if self._again else self._read_line()
+        if self._again:
+            line = self._again.popleft()
+        else:
+            line = self._file.readline(self._max_bytes + 1)
+            self._read_bytes += len(line)
         if not line:
             raise StopIteration
 
@@ -279,11 +283,6 @@ class _Lines:
         except UnicodeDecodeError:
             self._is_damaged = True
             return encoded.decode(errors="replace")
-
-    def _read_line(self) -> bytes:
-        line = self._file.readline(self._max_bytes + 1)
-        self._read_bytes += len(line)
-        return line
 
     def give_back(self, of_first_line: bool = False) -> None:
         """Let the lines of the row be read again; with `of_first_line`, all lines but the first.
@@ -309,7 +308,6 @@ class _Lines:
         )
 
     def rejected(self, reason: str) -> Rejected:
-        """Return a rejection of the row."""
         shown = excerpt_of(to_utf8(b"".join(self._row), self._encoding))
         return Rejected(reason, _SOURCE, self.offset, shown, undecodable=self.undecodable(), size=self.size)
 

@@ -191,7 +191,6 @@ def open_cut(file_range: FileRange, max_ratio: int) -> Stream:
 
 
 def _chunks(file_range: FileRange, max_ratio: int, stream: Stream) -> Generator[bytes, None, None]:
-    """Yield the plain bytes of a range, whose first frame is looked for when they are read."""
     file, compression = file_range.file, file_range.compression or ""
     one_frame = is_one_frame(file, compression)
     start, known = 0, b""

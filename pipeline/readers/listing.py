@@ -26,16 +26,8 @@ from schemas.urls import advice_on_hub, unreachable, unreadable
 # Fields that distinguish versions of a file, best first: GCS, S3, Azure and HTTP, the Hub, local disks, and others.
 # Listings and single lookups of one store agree in these fields, but not in all others.
 _VERSIONS = (
-    "generation",
-    "ETag",
-    "etag",
-    "blob_id",
-    "mtime",
-    "modificationTime",
-    "LastModified",
-    "Last-Modified",
-    "last_modified",
-    "created",
+    *("generation", "ETag", "etag", "blob_id", "mtime"),
+    *("modificationTime", "LastModified", "Last-Modified", "last_modified", "created"),
 )
 
 _LISTED_ON_DISK = {"type": "other", "islink": True}  # what is known until a name is looked up

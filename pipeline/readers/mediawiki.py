@@ -163,7 +163,6 @@ def _article(page: DocumentLines) -> Record | Rejected:
 
 
 def _reason_to_leave_out(parts: dict[str, str]) -> str | None:
-    """Return why a page is no article, or None."""
     text = parts.get("text", "")
     if "redirect" in parts:
         return REDIRECT

@@ -156,7 +156,6 @@ def _read(body: bytes, source: str, max_ratio: int) -> list[str]:
 
 
 def is_encrypted(entry: ZipInfo) -> bool:
-    """Return whether an entry needs a password."""
     return bool(entry.flag_bits & 1)
 
 
@@ -177,7 +176,6 @@ def read_part(archive: ZipFile, name: str, max_ratio: int) -> bytes:
 
 
 def _docx_text(archive: ZipFile, max_ratio: int) -> list[str]:
-    """Return the paragraphs of a document of Word."""
     root = parse_xml(read_part(archive, "word/document.xml", max_ratio))
     _remove_contents_tables(root)
     return paragraphs(root, _DOCX)
@@ -195,7 +193,6 @@ def _remove_contents_tables(root: Any) -> None:
 
 
 def _odt_text(archive: ZipFile, max_ratio: int) -> list[str]:
-    """Return the paragraphs of a text of OpenDocument, as LibreOffice writes it."""
     if "META-INF/manifest.xml" in archive.namelist():
         manifest = read_part(archive, "META-INF/manifest.xml", max_ratio)
         if b"encryption-data" in manifest:
@@ -205,7 +202,6 @@ def _odt_text(archive: ZipFile, max_ratio: int) -> list[str]:
 
 
 def _epub_text(archive: ZipFile, max_ratio: int) -> list[str]:
-    """Return the paragraphs of a book, in the order in which it is read."""
     encrypted = _encrypted_names(archive, max_ratio)
     names = set(archive.namelist())
     found: list[str] = []

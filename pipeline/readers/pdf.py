@@ -118,7 +118,6 @@ class _Work:
         self._deepest = 0
 
     def begin(self, operator: bytes, *_: Any) -> None:
-        """Count an operator. Raises RejectedError as `check` does."""
         is_drawing = operator == b"Do"
         self._operators += _DRAWING if is_drawing else 1
         self._depth += is_drawing
@@ -129,7 +128,6 @@ class _Work:
         self._depth -= operator == b"Do"
 
     def check(self) -> None:
-        """Raise RejectedError if a limit is exceeded."""
         if self._operators > MAX_OPERATORS or self._deepest > MAX_DEPTH:
             raise RejectedError(TOO_LARGE)
 

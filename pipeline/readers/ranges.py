@@ -79,8 +79,6 @@ def fills_head(text: bytes | str) -> bool:
 
 
 class _RangeFile(io.RawIOBase):
-    """A remote file of known size."""
-
     def __init__(self, file: InputFile, expected_end: int, start: int, known: bytes):
         self._file = file
         self._expected_end = min(expected_end, file.size)

@@ -33,7 +33,9 @@ def sample(
     Rejected records count too, except harmless ones (see `Reader`), such as blank lines, which are yielded as well. So
     is the error of a file of a folder that is not text. Raises DataError as `with_format` and `read_records` do.
     """
-    pieces = _pieces([file_range for split in splits for file_range in split.ranges], options)
+    ranges = [file_range for split in splits for file_range in split.ranges]
+    piece_size = max(1, sum(file_range.weight for file_range in ranges) // PLACES)
+    pieces = [piece for file_range in ranges for piece in _cut(file_range, piece_size, options)]
     positions = dict.fromkeys(range(len(pieces)), 0)  # records read of each piece that may have more
     missing = count
 
@@ -77,11 +79,6 @@ def _evenly_spaced(numbers: list[int], count: int) -> list[int]:
     """Return `count` of the numbers, or all if there are fewer, each from the middle of its part of the list."""
     count = min(count, len(numbers))
     return [numbers[(2 * place + 1) * len(numbers) // (2 * count)] for place in range(count)]
-
-
-def _pieces(ranges: list[FileRange], options: RecordOptions) -> list[FileRange]:
-    size = max(1, sum(file_range.weight for file_range in ranges) // PLACES)
-    return [piece for file_range in ranges for piece in _cut(file_range, size, options)]
 
 
 def _cut(file_range: FileRange, size: int, options: RecordOptions) -> list[FileRange]:

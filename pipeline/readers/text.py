@@ -229,7 +229,6 @@ class DocumentLines:
         self._length = 0
 
     def __bool__(self) -> bool:
-        """Return whether any line was added."""
         return self._length > 0
 
     @property
