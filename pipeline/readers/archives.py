@@ -80,8 +80,8 @@ def zip_members(file: IO[bytes]) -> Iterator[Member]:
 def tar_members(file: IO[bytes]) -> Iterator[Member]:
     """Yield the members of a tar archive, which is read once from beginning to end.
 
-    Raises TarError for damage and for data after its end, OSError for a header above MAX_DIRECTORY_BYTES, and EOFError if
-    it has no end.
+    Raises TarError for damage and for data after its end, OSError for a header above MAX_DIRECTORY_BYTES, and EOFError
+    if it has no end.
     """
     with tarfile.open(fileobj=file, mode="r|", tarinfo=_Entry, errors="surrogateescape") as archive:
         while (entry := archive.next()) is not None:
