@@ -41,7 +41,7 @@ MAX_OPERATORS = 5_000_000
 MAX_DEPTH = 100
 """Maximum depth of forms in forms. In deeper ones, Python's limit on calls in calls would cut text off in silence."""
 
-_LOG_OF_PAGES = logging.getLogger("pypdf._page")
+_in_thread = threading.local()
 
 _DRAWING = 200  # operators that the drawing of a form or an image counts as
 
@@ -90,23 +90,11 @@ def pdf_records(stream: Stream, file_range: FileRange, options: RecordOptions) -
     yield Record(text, SOURCE, size=len(body))
 
 
-class _UnreadableForms(logging.Handler):
+class _FormCounter(logging.Handler):
     """Counts the forms that pypdf leaves out in this thread, damaged or too deep ones, which it only logs."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-        self._thread = threading.get_ident()
-
     def emit(self, record: logging.LogRecord) -> None:
-        self.count += record.thread == self._thread and record.msg.startswith("Impossible to decode XFormObject")
-
-    def __enter__(self) -> _UnreadableForms:
-        _LOG_OF_PAGES.addHandler(self)
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        _LOG_OF_PAGES.removeHandler(self)
+        _in_thread.unreadable_forms += record.msg.startswith("Impossible to decode XFormObject")
 
 
 class _Work:
@@ -134,17 +122,12 @@ class _Work:
 
 def _pages(body: bytes, max_document_bytes: int) -> tuple[list[str], int]:
     """Return the text of each page, empty for one without letters or digits, and the number of unreadable forms."""
-    with _UnreadableForms() as unreadable:
-        pages = _texts(body, max_document_bytes)
-    return pages, unreadable.count
-
-
-def _texts(body: bytes, max_document_bytes: int) -> list[str]:
     if len(body) > MAX_FILE_BYTES:
         raise RejectedError(TOO_LARGE)
 
     pypdf = _pypdf()
     pypdf.overwrite_configuration(**_LIMITS)  # of this thread alone
+    _in_thread.unreadable_forms = 0
     reader = pypdf.PdfReader(io.BytesIO(body))
     if reader.is_encrypted:
         raise RejectedError(ENCRYPTED)
@@ -152,7 +135,6 @@ def _texts(body: bytes, max_document_bytes: int) -> list[str]:
         raise RejectedError(TOO_LARGE)
 
     work = _Work()
-
     pages: list[str] = []
     characters = 0
     content_bytes = 0
@@ -168,7 +150,7 @@ def _texts(body: bytes, max_document_bytes: int) -> list[str]:
         if characters > 2 * max_document_bytes:
             raise RejectedError(TOO_LARGE)
         pages.append(text if any(map(str.isalnum, text)) else "")
-    return pages
+    return pages, _in_thread.unreadable_forms
 
 
 @cache
@@ -177,9 +159,10 @@ def _pypdf() -> Any:
     import pypdf
 
     logging.getLogger("pypdf").setLevel(logging.CRITICAL + 1)  # it logs every fault of a file
-    _LOG_OF_PAGES.setLevel(logging.WARNING)
-    _LOG_OF_PAGES.propagate = False
-    _LOG_OF_PAGES.addHandler(logging.NullHandler())  # without any, Python would print what is logged
+    log_of_pages = logging.getLogger("pypdf._page")
+    log_of_pages.setLevel(logging.WARNING)
+    log_of_pages.propagate = False
+    log_of_pages.addHandler(_FormCounter())
     return pypdf
 
 
