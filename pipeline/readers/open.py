@@ -96,12 +96,6 @@ class Stream:
     offset: int = 0
     end: int = NO_END
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self.file.close()
-
 
 def open_text(
     file: IO[bytes], shown: str, compression: str | None, encoding: str, max_ratio: int = MAX_RATIO

@@ -191,7 +191,8 @@ def read_records(file_range: FileRange, options: RecordOptions) -> Iterator[Reco
         file_range = replace(file_range, end=file_range.size)
 
     try:
-        with open_stream(file_range, reader, options) as stream:
+        stream = open_stream(file_range, reader, options)
+        with stream.file:
             yield from reader.records(stream, file_range, options)
     except DECOMPRESSION_ERRORS as error:
         raise cut_off(file_range, error) from error

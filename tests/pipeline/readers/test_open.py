@@ -6,20 +6,19 @@ import pytest
 import zstandard
 
 from pipeline.readers import open as opening
-from pipeline.readers.inputs import FileRange
 from pipeline.readers.open import compression_of, open_plain
 from pipeline.readers.record import RecordOptions
 from pipeline.readers.table import READERS, open_stream
 from pipeline.readers.text import all_lines
 from schemas.errors import DataError
-from tests.pipeline.readers.input_files import COMPRESS
+from tests.pipeline.readers.input_files import COMPRESS, whole_range
 
 
-def lines(path: Path, start: int = 0) -> list[tuple[int, bytes | None]]:
-    size = path.stat().st_size
-    file_range = FileRange(str(path), start, size, size, size, "", "text", compression_of(str(path)))
+def lines(path: Path) -> list[tuple[int, bytes | None]]:
+    file_range = whole_range(path, "text")
     options = RecordOptions("text", "line")
-    with open_stream(file_range, READERS["text"], options) as stream:
+    stream = open_stream(file_range, READERS["text"], options)
+    with stream.file:
         return [(line.offset, line.data) for line in all_lines(stream, file_range, options)]
 
 
@@ -30,14 +29,6 @@ def test_files_of_many_parts_are_one_text(tmp_path: Path, suffix: str) -> None:
     with open_plain(open(path, "rb"), str(path), compression_of(str(path))) as file:
         assert file.read() == b"one\ntwo\nthree"
     assert lines(path) == [(0, b"one\n"), (4, b"two\n"), (8, b"three")]
-
-
-def test_lines_begin_where_they_are_asked_for(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"one\ntwo\n\nthree")
-    assert lines(path, 4) == [(4, b"two\n"), (8, b"\n"), (9, b"three")]
-    assert lines(path, 5) == [(8, b"\n"), (9, b"three")]
-    assert lines(path, 10) == []
 
 
 @pytest.mark.parametrize("suffix", ["", ".zst"])
