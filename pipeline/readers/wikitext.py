@@ -10,8 +10,8 @@ Help:Links), applied in five steps:
     sections    headings stay if text follows
 
 Templates are not expanded, because they are other pages: those of wiki_nested.py show arguments, the others go. Text
-after a mark that is never closed stays, without the
-mark; an unclosed comment is dropped, and an unclosed table up to the next heading.
+after a mark that is never closed stays, without the mark; an unclosed comment is dropped, and an unclosed table up to
+the next heading.
 
 Every step takes linear time whatever the text is; only links within links are read once for each level, up to
 MAX_DEPTH. Parsers that try several readings of unclosed marks, as mwparserfromhell does, take quadratic time.
