@@ -14,6 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
+from pipeline.readers.inputs import FileRange
+from pipeline.readers.listing import matching_files
+from pipeline.readers.open import compression_of
+
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
 FRENCH = "Café crème brûlée. Très bon, à l'hôtel où l'été fut décidé.\n" * 30
 RUSSIAN = "Москва является столицей России. Вчера мы читали книгу о природе.\n" * 30
@@ -22,15 +26,16 @@ JAPANESE = "東京は日本の首都です。昨日、私たちは自然につ�
 KOREAN = "서울은 대한민국의 수도이다. 어제 우리는 자연에 관한 책을 읽었고 아주 재미있었다.\n" * 30
 POLISH = "Zażółć gęślą jaźń. Wczoraj był piękny dzień, a dziś jest później niż myśleliśmy.\n" * 30
 
+
+def whole_range(path: Path, form: str) -> FileRange:
+    """The range of all of a file in this format."""
+    ((_, size, version),) = matching_files(str(path))
+    compression = compression_of(str(path))
+    return FileRange(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
+
+
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 Make = Callable[[Path], list[object]]
-
-
-def zst_of_newlines(path: Path, megabytes: int, line: bytes) -> None:
-    block = line * ((1 << 20) // len(line))
-    with open(path, "wb") as file, zstandard.ZstdCompressor().stream_writer(file) as writer:
-        for _ in range(megabytes):
-            writer.write(block)
 
 
 def file_of(name: str, data: bytes, *flags: object) -> Make:
@@ -39,15 +44,6 @@ def file_of(name: str, data: bytes, *flags: object) -> Make:
     def make(folder: Path) -> list[object]:
         (folder / name).write_bytes(data)
         return [folder / name, *flags]
-
-    return make
-
-
-def zst_bomb(line: bytes) -> Make:
-    def make(folder: Path) -> list[object]:
-        path = folder / "bomb.txt.zst"
-        zst_of_newlines(path, 600, line)
-        return [path]
 
     return make
 
@@ -113,10 +109,10 @@ def streams(suffix: str, damage: Callable[[list[bytes]], bytes]) -> Make:
     return file_of(f"many.txt{suffix}", damage(parts))
 
 
-def flipped(stream: int, byte: int = 0) -> Callable[[list[bytes]], bytes]:
+def flipped(stream: int) -> Callable[[list[bytes]], bytes]:
     def damage(parts: list[bytes]) -> bytes:
         data = bytearray(b"".join(parts))
-        data[sum(map(len, parts[:stream])) + byte] ^= 0x55
+        data[sum(map(len, parts[:stream]))] ^= 0x55
         return bytes(data)
 
     return damage

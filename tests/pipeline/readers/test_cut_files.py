@@ -10,7 +10,7 @@ import json
 import random
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 from pipeline.readers import cut_files, inputs, text
 from pipeline.readers import open as opening
-from pipeline.readers.inputs import FileRange, plan_splits, ranges_of
+from pipeline.readers.inputs import FileRange, plan_splits, with_format
 from pipeline.readers.listing import matching_files
-from pipeline.readers.open import Stream, compression_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
-from pipeline.readers.table import READERS, Reader, read_records
+from pipeline.readers.table import read_records
 from schemas.errors import DataError
+from tests.pipeline.readers.input_files import whole_range
 
 SKIPPABLE = struct.pack("<II", 0x184D2A53, 5) + b"table"
 
@@ -82,12 +82,6 @@ def small_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells of 64 bytes, so that small files have many cut points."""
     monkeypatch.setattr(cut_files, "CELL_BYTES", 64)
     monkeypatch.setattr(cut_files, "SEARCH_BYTES", 40)
-
-
-def whole_range(path: Path, form: str) -> FileRange:
-    ((_, size, version),) = matching_files(str(path))
-    compression = compression_of(str(path))
-    return FileRange(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
 
 
 def records(file_range: FileRange, layout: str) -> Found:
@@ -331,44 +325,22 @@ def test_an_encoding_that_is_not_line_safe_is_not_cut(large, tmp_path: Path) -> 
     assert len(records(file_range, "line")) == 20_000
 
 
-# ---- A new format: a function and a row ----
-
-
-def word_of_frame(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
-    """The first word of each frame that begins in the range, as of records that begin with frames of 6 bytes."""
-    offset = stream.offset
-    while offset < stream.end and (word := stream.file.read(6)):
-        # The end is known once the bytes after it are read.
-        if offset < stream.end:
-            yield Record(word.decode(), "frames", position=offset)
-        offset += len(word)
-
-
-def whole_text(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
-    yield Record(stream.file.read().decode(), "whole")
-
-
-@pytest.mark.parametrize("plans_with_format", [True, False])
-@pytest.mark.parametrize(("cuts", "suffix", "ranges"), [("frames", ".gz", 40), ("frames", "", 1), ("whole", ".gz", 1)])
-def test_a_format_says_where_it_may_be_cut(tmp_path, monkeypatch, small_cells, cuts, suffix, ranges, plans_with_format):
-    reader = Reader(word_of_frame if cuts == "frames" else whole_text, cuts)
-    monkeypatch.setitem(READERS, "words", reader)
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_file_that_must_not_be_cut_is_read_by_the_first_of_its_ranges(tmp_path, monkeypatch, suffix: str) -> None:
+    """Of many files, the launcher does not know the formats."""
+    monkeypatch.setattr(inputs, "MAX_CHECKED_FILES", 0)
     monkeypatch.setattr(inputs, "CUT_ABOVE", 0)
     monkeypatch.setattr(inputs, "CELL_BYTES", 64)
     monkeypatch.setattr(inputs, "SPLIT_BYTES", 100)
+    rows = [f"Number {number}." for number in range(100)]
+    path = tmp_path / f"x.csv{suffix}"
+    data = "\n".join(["text", *rows]).encode()
+    path.write_bytes(gzip.compress(data) if suffix else data)
 
-    words = [f"w{number:04}\n".encode() for number in range(100)]
-    path = tmp_path / f"x{suffix}"
-    path.write_bytes(b"".join(gzip.compress(word) if suffix else word for word in words))
-
-    (file,) = matching_files(str(path))
-    planned = list(ranges_of(file, "words" if plans_with_format else "auto"))  # type: ignore[arg-type]
-    assert (len(planned) == 1) == (plans_with_format and ranges == 1)
-    assert len(planned) >= ranges
-
-    found = [records(replace(file_range, format="words"), "line") for file_range in planned]  # type: ignore[arg-type]
-    assert "".join(record.text for record in all_of(found) if isinstance(record, Record)).encode() == b"".join(words)
-    assert sum(map(bool, found)) >= min(ranges, 2)
+    ranges = [one for split in plan_splits(matching_files(str(path)), "auto") for one in split.ranges]
+    first, *others = [records(with_format(one), "line") for one in ranges]
+    assert [record.text for record in first if isinstance(record, Record)] == rows
+    assert len(others) >= 2 and not any(others)
 
 
 def test_a_range_in_which_no_document_begins_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The encoding that the error about undecodable bytes names: a hint, which is right for most texts."""
+"""The encoding that the error about undecodable bytes names, and texts in many encodings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.readers.encodings import UTF8, is_in_other_encoding, wide_encoding
 from pipeline.readers.file_encoding import likely_encoding
 
 TEXTS = {
@@ -66,20 +65,6 @@ WRITTEN = [
 ]
 
 
-def reads_well(name: str, encoding: str, times: int) -> bool:
-    text = (TEXTS[name] + "\n") * times
-    data = text.encode(encoding)
-    hint = wide_encoding(data, UTF8) or likely_encoding(data)
-    return hint != "" and data.decode(hint, errors="replace") == text
-
-
-def test_most_texts_are_readable_in_the_encoding_that_is_named() -> None:
-    right = {(name, encoding) for name, encoding in WRITTEN if reads_well(name, encoding, times=3)}
-    assert len(right) >= 40  # of 48
-    assert right >= {(name, "cp1252") for name in WESTERN if name != "is"}
-    assert right >= {("ru", "cp1251"), ("zh", "gb18030"), ("ja", "shift_jis"), ("ko", "cp949"), ("pl", "cp1250")}
-
-
 def test_without_a_package_that_guesses_western_text_is_still_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, *more: Any) -> Any:
         if name == "charset_normalizer":
@@ -90,16 +75,3 @@ def test_without_a_package_that_guesses_western_text_is_still_named(monkeypatch:
     monkeypatch.setattr(builtins, "__import__", refuse)
     assert likely_encoding(TEXTS["fr"].encode("cp1252")) == "cp1252"
     assert likely_encoding(TEXTS["ru"].encode("cp1251")) == ""
-
-
-@pytest.mark.parametrize(
-    ("sample", "is_other"),
-    [
-        (TEXTS["quotes"].encode("cp1252"), True),
-        (TEXTS["de"].encode("cp1252"), True),
-        ("北京是中国的首都。".encode().replace("。".encode(), b"\xe3\x80") * 9, False),
-        (b"plain \x80\x81\x80 words" * 9, False),
-    ],
-)
-def test_damage_is_told_from_another_encoding(sample: bytes, is_other: bool) -> None:
-    assert is_in_other_encoding(sample) == is_other

@@ -7,19 +7,17 @@ import gzip
 import json
 import random
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.beam.estimate import text_bytes_of
-from pipeline.readers.formats import ForeignFileError, find_format, refuse_binary
-from pipeline.readers.inputs import FileRange, plan_splits, with_format
+from pipeline.readers.formats import find_format, refuse_binary
+from pipeline.readers.inputs import plan_splits, with_format
 from pipeline.readers.listing import matching_files
-from pipeline.readers.open import Stream
 from pipeline.readers.record import Record, RecordOptions
-from pipeline.readers.table import READERS, Reader, read_records
+from pipeline.readers.table import READERS, read_records
 from schemas.errors import DataError
 from tests.pipeline.readers.input_files import dump
 
@@ -48,11 +46,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"
 TAKEN = [
     *((f"name-{name}", name, PROSE, "text") for name in ("doc", "html", "so", "tar", "zip")),
     ("name-moses-somali", "corpus.en-so.so", PROSE, "text"),
-    ("magic-ID3", "x.txt", b"ID3 is an algorithm. It builds trees.\n" + PROSE, "text"),
     ("magic-BZh", "x.txt", b"BZh is a magic number.\n" + PROSE, "text"),
-    ("magic-OggS", "x.txt", b"OggS begins each page.\n" + PROSE, "text"),
-    ("magic-fLaC", "x.txt", b"fLaC begins a file.\n" + PROSE, "text"),
-    ("magic-ftyp", "x.txt", b"The ftyp box is first.\n" + PROSE, "text"),
     ("magic-PAR1", "x.txt", b"PAR1 is a receptor.\n" + PROSE, "text"),
     ("prose-poem", "x.txt", POEM, "text"),
     ("prose-with-commas", "x.txt", b"Red, green, blue.\n" * 9, "text"),
@@ -285,28 +279,6 @@ def test_a_suffix_of_a_format_is_not_refused(tmp_path: Path, suffix: str) -> Non
     (file,) = matching_files(str(path))
     refuse_binary(file)
     assert suffix in READERS[find_format(file, "auto", "utf-8")].suffixes
-
-
-@pytest.mark.parametrize("name", ["x.pptx", "x.PPTX", "x", "x.bin"])
-def test_a_row_takes_a_kind_of_files_that_is_refused_without_it(tmp_path: Path, monkeypatch, name: str) -> None:
-    def office_records(stream: Stream, file_range: FileRange, options: RecordOptions) -> Iterator[Record]:
-        yield Record(stream.file.read().decode(errors="replace"), "office")
-
-    def begins_office(head: bytes) -> bool:
-        return head.startswith(b"PK\x03\x04") and b"ppt/" in head
-
-    path = tmp_path / name
-    path.write_bytes(OFFICE + b" ppt/x.xml")
-    (file,) = matching_files(str(path))
-    for refusing in (refuse_binary, lambda file: find_format(file, "auto", "utf-8")):
-        with pytest.raises(ForeignFileError):
-            refusing(file)
-
-    reader = Reader(office_records, "whole", (".pptx",), begins_office, gets="plain")
-    monkeypatch.setitem(READERS, "office", reader)
-    (split,) = plan_splits([file], "auto", in_folders=frozenset([file.path]))
-    (record,) = read_records(with_format(split.ranges[0]), RecordOptions("text", "file"))
-    assert (record.source, len(split.ranges)) == ("office", 1)
 
 
 def test_a_dry_run_knows_compressed_files_and_parquet_by_every_suffix() -> None:

@@ -26,7 +26,7 @@ from pipeline.readers.html_pages import (
 from pipeline.readers.record import Record, RecordOptions, Rejected, RejectedError, Undecodable
 from pipeline.readers.table import read_records
 from tests.clozeline.test_installation import run_without
-from tests.pipeline.readers.test_cut_files import whole_range
+from tests.pipeline.readers.input_files import whole_range
 from tests.pipeline.readers.web_files import SOME_SECONDS, min_seconds, page, paragraphs, wet
 
 pytest.importorskip("trafilatura")

@@ -17,7 +17,7 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
 from schemas.errors import DataError
-from tests.pipeline.readers.test_cut_files import whole_range
+from tests.pipeline.readers.input_files import whole_range
 
 STRINGS = ["", "a", 'a "b"', "\\", "[{", "},]", "\n", "ä雨", "\\\\", '\\"']
 
@@ -139,16 +139,6 @@ def test_other_encodings(encoding: str, tmp_path: Path) -> None:
     file_range = replace(whole_range(path, "json"), encoding=encoding)
     found = list(read_records(file_range, RecordOptions("text", "blank_line")))
     assert [record.text for record in found if isinstance(record, Record)] == [words, words]
-
-
-def test_the_key_of_the_text_is_found(tmp_path: Path) -> None:
-    def key_of(value: Any) -> str:
-        (tmp_path / "a.json").write_text(json.dumps(value, indent=1))
-        return text_key(with_format(whole_range(tmp_path / "a.json", "auto")))
-
-    assert key_of([{"author": "X" * 90, "paragraphs": ["One.", "Two."], "title": "T"}]) == "paragraphs"
-    assert key_of([{"id": "1", "story": "It rained.", "words": ["It", "rained", "."]}] * 9) == "story"
-    assert key_of({"name": "x", "description": "No document."}) == "text"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.readers import cut_files, table
-from pipeline.readers.inputs import FileRange
-from pipeline.readers.listing import matching_files
 from pipeline.readers.mediawiki import (
     DISAMBIGUATION,
     NO_END,
@@ -27,11 +25,10 @@ from pipeline.readers.mediawiki import (
     TOO_DEEP,
     UNCLOSED,
 )
-from pipeline.readers.open import compression_of
 from pipeline.readers.record import Record, RecordOptions, Rejected, too_long_reason
 from pipeline.readers.table import read_records
 from schemas.manifest import read_manifest
-from tests.pipeline.readers.input_files import HEADER, dump, page
+from tests.pipeline.readers.input_files import HEADER, dump, page, whole_range
 
 ARTICLE = "{{Infobox\n| a = b\n}}\n'''Cat''' is a [[pet]] &amp; friend.<ref>x</ref>\n\n== Food ==\nIt eats.\n"
 TEXT = "Cat is a pet & friend.\n\nFood\n\nIt eats."
@@ -67,9 +64,8 @@ PAGES = [
 
 
 def records(path: Path, *cuts: int) -> list[Record | Rejected]:
-    ((_, size, version),) = matching_files(str(path))
-    whole = FileRange(str(path), 0, size, size, size, version, "mediawiki", compression_of(str(path)))
-    bounds = itertools.pairwise(sorted({0, size, *cuts}))
+    whole = whole_range(path, "mediawiki")
+    bounds = itertools.pairwise(sorted({0, whole.size, *cuts}))
     options = RecordOptions("text", "blank_line", max_document_bytes=30_000)
     return [found for a, b in bounds for found in read_records(replace(whole, start=a, end=b), options)]
 

@@ -13,12 +13,12 @@ import pytest
 
 from pipeline.readers import json_values
 from pipeline.readers.inputs import with_format
-from pipeline.readers.nested_keys import name_of, path_of
+from pipeline.readers.nested_keys import joined_at, name_of, path_of
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
 from schemas.errors import DataError, nearest_name
-from tests.pipeline.readers.test_cut_files import whole_range
+from tests.pipeline.readers.input_files import whole_range
 from tests.pipeline.readers.test_json_values import records, texts
 
 SENTENCE = "It rained the whole day, and the river rose above the bridge. "
@@ -108,15 +108,6 @@ def made(random_: random.Random, keys: str, depth: int) -> Any:
     return {key: made(random_, keys, depth - 1) for key in random_.sample(keys, 2)}
 
 
-def text_of(value: Any) -> str | None:
-    if isinstance(value, list) and all(isinstance(part, str) for part in value):
-        return "\n\n".join(filter(None, value))
-    if isinstance(value, list) and all(isinstance(part, (str, dict)) for part in value):  # no object has a "text"
-        strings = [part for part in value if isinstance(part, str)]
-        return "\n\n".join(filter(None, strings)) if strings else None
-    return value if isinstance(value, str) else None
-
-
 def elements_on(value: Any, path: list[str], marked: int) -> list[tuple[Any, list[str]]]:
     """Return the elements of the list at the marked key, with what follows of the path; the value without one."""
     inner = value
@@ -127,7 +118,7 @@ def elements_on(value: Any, path: list[str], marked: int) -> list[tuple[Any, lis
     return [(value, path)]
 
 
-def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_give_what_a_parsed_object_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     random_ = random.Random(0)
     path = tmp_path / "a.json"
     found = 0
@@ -138,14 +129,8 @@ def test_random_objects_have_the_texts_that_a_parser_finds(tmp_path: Path, monke
         path.write_text(json.dumps(value, indent=random_.choice([None, 1])))
 
         marked = random_.randrange(len(keys))
-        expected = []
-        for element, rest in elements_on(value, keys, marked):
-            parts = [element]
-            for key in rest:
-                parts = [inner for part in parts for inner in (part if isinstance(part, list) else [part])]
-                parts = [part[key] for part in parts if isinstance(part, dict) and key in part]
-            kept = [text for text in map(text_of, parts) if text is not None]
-            expected += ["\n\n".join(filter(None, kept))] if kept else []
+        joined = (joined_at(element, tuple(rest)) for element, rest in elements_on(value, keys, marked))
+        expected = [text for text in joined if text is not None]
         name = ".".join(key + "[]" * (number == marked) for number, key in enumerate(keys, 1))
         assert texts(path, name) == expected, (value, name)
         found += len(expected)
@@ -222,6 +207,9 @@ PACKAGE = {
         ([{"m": [{"c": [{"text": f"{SENTENCE}{n}"}] * 2}, {"c": f"{n} {SENTENCE}"}]} for n in range(9)], "m.c"),
         ([{"body": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "body"),
         ([{"said": [f"{n} {SENTENCE}", {"text": SENTENCE}], "n": n} for n in range(9)], "said"),
+        ([{"author": "X" * 90, "paragraphs": ["One.", "Two."], "title": "T"}], "paragraphs"),
+        ([{"id": "1", "story": "It rained.", "words": ["It", "rained", "."]}] * 9, "story"),
+        ({"name": "x", "description": "No document."}, "text"),
         (PACKAGE, "text"),
     ],
 )

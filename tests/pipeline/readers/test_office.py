@@ -13,8 +13,8 @@ from pipeline.readers.office import DAMAGED, ENCRYPTED, NO_TEXT, TOO_LARGE
 from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, UNREADABLE_FORM, text_of_pages
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
+from tests.pipeline.readers.input_files import whole_range
 from tests.pipeline.readers.office_files import docx, epub, odt, pdf, pdf_of_forms, word, zipped
-from tests.pipeline.readers.test_cut_files import whole_range
 
 pytest.importorskip("lxml")
 

@@ -2,8 +2,8 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.jsonl import parse_json_line
-from pipeline.readers.listing import matching_files
-from pipeline.readers.open import compression_of
 from pipeline.readers.record import MAX_RECORD, Record, RecordOptions, Rejected, Undecodable, too_long_reason
 from pipeline.readers.table import read_records
 from pipeline.shard.cleaning import clean
 from schemas.errors import DataError
-from tests.pipeline.readers.input_files import COMPRESS, dump
+from tests.pipeline.readers.input_files import dump, whole_range
 from tests.pipeline.readers.input_files import page as page_of_dump
 
 TOO_LONG = too_long_reason(MAX_RECORD)
@@ -28,11 +26,9 @@ READ |= {"dump": ("mediawiki", "blank_line")}
 READ |= {layout: ("text", layout) for layout in ("blank_line", "line", "file")}
 
 
-def file_range(path: Path, form: Any, start: int = 0, end: int | None = None) -> FileRange:
-    ((_, size, version),) = matching_files(str(path))
-    return FileRange(
-        str(path), start, size if end is None else end, size, size, version, form, compression_of(str(path))
-    )
+def file_range(path: Path, form: str, start: int = 0, end: int | None = None) -> FileRange:
+    whole = whole_range(path, form)
+    return replace(whole, start=start, end=whole.size if end is None else end)
 
 
 def records(path: Path, kind: str, start: int = 0, end: int | None = None) -> list[Record | Rejected]:
@@ -156,26 +152,6 @@ def test_a_document_of_a_million_short_lines_is_linear(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("a\n" * 1_000_000)
     assert [len(record.text) for record in records(path, "blank_line") if isinstance(record, Record)] == [2_000_000]
-
-
-@pytest.mark.parametrize("suffix", [".gz", ".zst", ".bz2", ".xz"])
-def test_a_damaged_file_is_named(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"x.jsonl{suffix}"
-    path.write_bytes(COMPRESS[suffix](WRITE["jsonl"]([f"line {i} {i * i}" for i in range(5000)]).encode()))
-    assert len(records(path, "jsonl")) == 5000
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"x\.jsonl.* cannot be read to its end"):
-        records(path, "jsonl")
-
-
-def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "x.jsonl"
-    path.write_text(WRITE["jsonl"](["one", "two"]))
-    reading = read_records(file_range(path, "jsonl"), RecordOptions("text", "line"))
-    next(reading)
-    path.write_text(WRITE["jsonl"](["one", "two", "three"]))
-    with pytest.raises(DataError, match=r"x\.jsonl changed while it was read"):
-        list(reading)
 
 
 def test_parquet(tmp_path: Path) -> None:

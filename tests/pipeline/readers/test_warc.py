@@ -27,7 +27,8 @@ from pipeline.readers.warc import (
 from schemas.errors import DataError
 from schemas.manifest import read_manifest
 from tests.conftest import Command, made
-from tests.pipeline.readers.test_cut_files import all_of, bgzf, in_ranges, whole_range, without_places
+from tests.pipeline.readers.input_files import whole_range
+from tests.pipeline.readers.test_cut_files import all_of, bgzf, in_ranges, without_places
 from tests.pipeline.readers.web_files import (
     REQUEST,
     SOME_SECONDS,
