@@ -64,13 +64,10 @@ class UndecodableBytes:
             self.sample += record.undecodable.sample + b"\n"
 
     def check(self) -> Report:
-        """Return the report, or raise DataError if this range alone has more than the whole file may have."""
-        report = self.report()
-        refuse_undecodable([report], self.max_ratio)
-        return report
+        """Return what `survey_corpus` needs to add up the ranges of a file.
 
-    def report(self) -> Report:
-        """Return what `survey_corpus` needs to add up the ranges of a file."""
+        Raises DataError if this range alone has more than the whole file may have.
+        """
         file_range = self.file_range
         encoding = file_range.encoding if file_range.reader.gets == "text" else UTF8
         is_guessed = self.count >= MIN_PLACES and file_range.reader.gets == "text" and encoding == UTF8
@@ -88,7 +85,9 @@ class UndecodableBytes:
         if self.is_found:
             report["is_found"] = True
         place = file_range.place(self.first_offset)
-        return report | {name: place[name] for name in ("unit", "compressed_start") if name in place}
+        report |= {name: place[name] for name in ("unit", "compressed_start") if name in place}
+        refuse_undecodable([report], self.max_ratio)
+        return report
 
     def _file_bytes(self) -> int:
         """Return the plain bytes of the whole file; an estimate for Parquet, Arrow and cut compressed files."""

@@ -14,9 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from pipeline.readers.inputs import FileRange
+from pipeline.readers.inputs import FileRange, plan_splits, with_format
 from pipeline.readers.listing import matching_files
 from pipeline.readers.open import compression_of
+from pipeline.readers.record import Record, RecordOptions, Rejected
+from pipeline.readers.table import read_records
 
 PROSE = "The cat sat on the mat. It was happy there. The dog was not.\n"
 FRENCH = "Café crème brûlée. Très bon, à l'hôtel où l'été fut décidé.\n" * 30
@@ -32,6 +34,14 @@ def whole_range(path: Path, form: str) -> FileRange:
     ((_, size, version),) = matching_files(str(path))
     compression = compression_of(str(path))
     return FileRange(str(path), 0, size, size, size, version, form, compression)  # type: ignore[arg-type]
+
+
+def read(path: Path, text_key: str = "text", encoding: str = "utf-8", **limits: int) -> list[Record | Rejected]:
+    """The records of a file, planned and read as `shard` does."""
+    splits = plan_splits(matching_files(str(path)), "auto", encoding)
+    options = RecordOptions(text_key, "line", **limits)
+    ranges = [with_format(file_range) for split in splits for file_range in split.ranges]
+    return [record for file_range in ranges for record in read_records(file_range, options)]
 
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress, ".bz2": bz2.compress, ".xz": lzma.compress}

@@ -73,10 +73,8 @@ READ: dict[str, tuple[Make, *tuple[str, ...]]] = {
 }
 
 MISTAKEN: dict[str, tuple[Make, *tuple[str, ...]]] = {
-    "encoding-wrong-name": (file_of("x.txt", b"A b.", "--encoding", "utf-9"), "'utf-9'", "Did you mean utf_8?"),
     "encoding-not-of-text": (file_of("x.txt", b"A b.", "--encoding", "zip"), "'zip'"),
     "language-code": (file_of("x.txt", b"A b.", "--language", "xx"), "--language 'xx'", "code of ISO 639"),
-    "limit-not-a-number": (file_of("x.txt", b"A b.", "--max_document_bytes", "0"), "'0' is not a whole number"),
 }
 
 REFUSED: dict[str, tuple[Make, *tuple[str, ...]]] = {

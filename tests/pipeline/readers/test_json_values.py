@@ -17,7 +17,7 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
 from schemas.errors import DataError
-from tests.pipeline.readers.input_files import whole_range
+from tests.pipeline.readers.input_files import read, whole_range
 
 STRINGS = ["", "a", 'a "b"', "\\", "[{", "},]", "\n", "ä雨", "\\\\", '\\"']
 
@@ -59,12 +59,8 @@ def test_a_value_that_is_too_long_is_not_kept() -> None:
     assert found == [(1, b'"' + b"a" * 20 + b'"'), (25, None), (9039, b'"c"')]
 
 
-def records(path: Path, text_key: str = "text") -> list[Record | Rejected]:
-    return list(read_records(with_format(whole_range(path, "auto")), RecordOptions(text_key, "blank_line")))
-
-
 def texts(path: Path, text_key: str = "text") -> list[str]:
-    return [record.text for record in records(path, text_key) if isinstance(record, Record)]
+    return [record.text for record in read(path, text_key) if isinstance(record, Record)]
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a"])
@@ -72,7 +68,7 @@ def texts(path: Path, text_key: str = "text") -> list[str]:
 def test_arrays_of_objects_are_documents(name: str, indent: int | None, tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "Eine schöne Zeile."}, {"text": ["Zwei.", "Drei."], "source": "web"}]
     (tmp_path / name).write_text(json.dumps(rows, indent=indent))
-    found = records(tmp_path / name)
+    found = read(tmp_path / name)
     assert [(record.text, record.source) for record in found if isinstance(record, Record)] == [
         ("Eine schöne Zeile.", "json"),
         ("Zwei.\n\nDrei.", "web"),
@@ -92,7 +88,7 @@ def test_a_value_without_text_is_left_out(words: int, indent: int | None, tmp_pa
     """In one line, too, as stopwords-iso.json is, which is longer than the bytes that show a format."""
     path = tmp_path / "package.json"
     path.write_text(json.dumps({"name": "x", "words": {"en": ["the"] * words}}, indent=indent))
-    (left_out,) = records(path)
+    (left_out,) = read(path)
     assert isinstance(left_out, Rejected) and left_out.reason == "JSON value without text"
     assert left_out.reason in with_format(whole_range(path, "auto")).reader.harmless
 
@@ -109,25 +105,25 @@ SETTINGS = """// Place your "settings" here, don't change {these}, [2].
 @pytest.mark.parametrize("name", ["tsconfig.json", "settings.jsonc"])
 def test_comments_and_last_commas_are_no_damage(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(SETTINGS)
-    (left_out,) = records(tmp_path / name)
+    (left_out,) = read(tmp_path / name)
     assert isinstance(left_out, Rejected) and left_out.reason == "JSON value without text"
     assert texts(tmp_path / name, "url") == ["https://a.example/b"] and texts(tmp_path / name, "paths./*") == [
         "a,]\n\nb"
     ]
     (tmp_path / name).write_text(SETTINGS.replace('"a,]"', '"a,]'))
-    assert all(isinstance(one, Rejected) and one.reason.startswith("value is not") for one in records(tmp_path / name))
+    assert all(isinstance(one, Rejected) and one.reason.startswith("value is not") for one in read(tmp_path / name))
 
 
 def test_comments_after_the_last_value_are_none(tmp_path: Path) -> None:
     for end in ("// end", "/* end */\n", "\n// one\n\n/* two\nlines */ // three\n"):
         (tmp_path / "a.json").write_text(f'[\n{{"text": "A."}}\n]\n{end}')
-        assert [type(record).__name__ for record in records(tmp_path / "a.json")] == ["Record"]
+        assert [type(record).__name__ for record in read(tmp_path / "a.json")] == ["Record"]
 
 
 def test_damage_is_bad(tmp_path: Path) -> None:
     path = tmp_path / "package.json"
     path.write_text('[{"text": "A."},\n {"text": "B}, {"text": "C."}]')
-    (damaged,) = (record for record in records(path) if isinstance(record, Rejected))
+    (damaged,) = (record for record in read(path) if isinstance(record, Rejected))
     assert damaged.reason.startswith("value is not JSON") and texts(path) == ["A.", "C."]
 
 
@@ -150,7 +146,7 @@ def test_marks_of_the_encoding_do_not_hide_json(encoding: str, tmp_path: Path) -
 
 def test_lines_of_which_the_first_is_damaged_are_json_lines(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "cut\n' + '{"text": "A river."}\n' * 9)
-    found = records(tmp_path / "a.jsonl")
+    found = read(tmp_path / "a.jsonl")
     assert isinstance(found[0], Rejected) and len(texts(tmp_path / "a.jsonl")) == 9
 
 
@@ -160,7 +156,7 @@ def test_damage_in_one_value_of_an_array_in_one_line_loses_that_value_alone(sepa
     data = json.dumps(rows, separators=(separator, ": ")).replace("Row 7.", 'Row "7.').replace("Row 30.", 'Row 30."')
     (tmp_path / "a.json").write_text(data)
     assert texts(tmp_path / "a.json") == [f"Row {number}." for number in range(50) if number not in (7, 30)]
-    assert sum(isinstance(record, Rejected) for record in records(tmp_path / "a.json")) == 2
+    assert sum(isinstance(record, Rejected) for record in read(tmp_path / "a.json")) == 2
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -170,7 +166,7 @@ def test_damage_in_one_value_loses_that_value_alone(indent: int | None, tmp_path
     rows[20] = rows[20].replace("Row 20.", "Row 20").replace('"}', "}").replace('"\n}', "\n}")
     rows[30] = rows[30].removesuffix("}")
     (tmp_path / "a.json").write_text("[\n" + ",\n".join(rows) + "\n]\n")
-    found = records(tmp_path / "a.json")
+    found = read(tmp_path / "a.json")
     assert texts(tmp_path / "a.json") == [f"Row {number}." for number in range(50) if number not in (7, 20, 30)]
     assert sum(isinstance(record, Rejected) for record in found) == 3
 
@@ -186,6 +182,6 @@ def test_a_value_without_an_end_that_is_too_long_to_keep_is_an_error(tmp_path: P
 
 def test_values_without_text_among_others_are_bad(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps([{"n": 1}, {"text": "A."}, {"body": "B."}]))
-    before, _, after = records(tmp_path / "a.json")
+    before, _, after = read(tmp_path / "a.json")
     assert isinstance(before, Rejected) and before.reason == "JSON value without text"
     assert isinstance(after, Rejected) and after.reason == "no text under 'text'" and after.keys == ("body",)

@@ -18,8 +18,8 @@ from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
 from pipeline.text_keys import text_key
 from schemas.errors import DataError, nearest_name
-from tests.pipeline.readers.input_files import whole_range
-from tests.pipeline.readers.test_json_values import records, texts
+from tests.pipeline.readers.input_files import read, whole_range
+from tests.pipeline.readers.test_json_values import texts
 
 SENTENCE = "It rained the whole day, and the river rose above the bridge. "
 SQUAD = {
@@ -89,7 +89,7 @@ def test_texts_of_a_line_are_one_document(tmp_path: Path) -> None:
         {"messages": []},
     ]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    *found, without = records(tmp_path / "a.jsonl", "_source.content|messages.content")
+    *found, without = read(tmp_path / "a.jsonl", "_source.content|messages.content")
     assert [(one.text, one.source) for one in found if isinstance(one, Record)] == [
         ("x", "jsonl"),
         ("Hello.\n\nGood day.", "chat"),
@@ -149,7 +149,7 @@ def test_damage_in_one_element_loses_that_one_and_the_last(tmp_path: Path) -> No
     rows = ",\n".join(json.dumps({"t": f"Row {number}."}) for number in range(50))
     damaged = rows.replace('"Row 7."', '"Row "7."')
     (tmp_path / "a.json").write_text(f'{{"n": 1,\n"data": [{damaged}],\n"end": 1}}')
-    found = records(tmp_path / "a.json", "data[].t")
+    found = read(tmp_path / "a.json", "data[].t")
     assert texts(tmp_path / "a.json", "data[].t") == [f"Row {number}." for number in range(50) if number not in (7, 49)]
     assert sum(isinstance(record, Rejected) for record in found) == 2
 
@@ -164,9 +164,7 @@ def test_escapes_in_keys_and_empty_lists_do_not_depend_on_blocks(
         json.dumps({"\\": 1, "\u00e9t\u00e9": [{"d": "x"}, {"d": None}, {"d": "y"}], "n": {"m": 1}})
         + '{"\u00e9t\u00e9": []}'
     )
-    found = [
-        record.text if isinstance(record, Record) else record.reason for record in records(path, "\u00e9t\u00e9[].d")
-    ]
+    found = [record.text if isinstance(record, Record) else record.reason for record in read(path, "\u00e9t\u00e9[].d")]
     assert found == ["x", json_values.WITHOUT_TEXT, "y", json_values.WITHOUT_TEXT]
 
 
@@ -223,7 +221,7 @@ def test_the_key_of_lines_is_found(tmp_path: Path) -> None:
     row = {"_index": "news", "_source": {"title": "It rains", "content": SENTENCE, "url": "https://a.example/b"}}
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
     assert text_key(with_format(whole_range(tmp_path / "a.jsonl", "auto"))) == "_source.content"
-    (rejected, *_) = records(tmp_path / "a.jsonl")
+    (rejected, *_) = read(tmp_path / "a.jsonl")
     assert isinstance(rejected, Rejected) and rejected.keys[0] == "_source.content"
 
 
@@ -257,14 +255,14 @@ def test_texts_within_columns(name: str, tmp_path: Path) -> None:
         "translation.de,id": "Satz {0}.\n\n{0}",
     }
     for key, text in expected.items():
-        *found, without = records(tmp_path / name, key)
+        *found, without = read(tmp_path / name, key)
         assert [one.text for one in found if isinstance(one, Record)] == [text.format(number) for number in range(600)]
         assert {one.source for one in found} == {"web"} and isinstance(without, Rejected)
     assert text_key(with_format(whole_range(tmp_path / name, "auto"))) == "translation.en"
     with pytest.raises(DataError, match=r"no text column 'mesages.content'; .* Did you mean messages.content\?"):
-        records(tmp_path / name, "mesages[].content")
+        read(tmp_path / name, "mesages[].content")
     with pytest.raises(DataError, match=r"no text column 'text'; give --text_key one of id, .*translation.de"):
-        records(tmp_path / name)
+        read(tmp_path / name)
 
 
 def test_a_mistake_within_a_dotted_key_is_told() -> None:
@@ -286,7 +284,7 @@ def test_columns_whose_names_have_dots_and_fields_without_texts(tmp_path: Path) 
     assert text_key(with_format(whole_range(tmp_path / "a.parquet", "auto"))) == "m.c"
     for key in ("m.x.c", "m.d.e", "deep", "m"):
         with pytest.raises(DataError, match=f"has no text column '{key}'; give --text_key one of m.c, m.n, empty, or"):
-            records(tmp_path / "a.parquet", key)
+            read(tmp_path / "a.parquet", key)
 
 
 @pytest.mark.parametrize("path", [("a",), ("a", "[]", "b"), ("a", "[]", "[]", "b", "[]"), ("*", "a", "[]"), ("a", "*")])

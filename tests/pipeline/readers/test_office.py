@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.readers.formats import find_format
-from pipeline.readers.listing import matching_files
 from pipeline.readers.office import DAMAGED, ENCRYPTED, NO_TEXT, TOO_LARGE
 from pipeline.readers.pdf import PAGE_WITHOUT_TEXT, UNREADABLE_FORM, text_of_pages
 from pipeline.readers.record import Record, RecordOptions, Rejected
 from pipeline.readers.table import read_records
-from tests.pipeline.readers.input_files import whole_range
+from tests.pipeline.readers.input_files import read, whole_range
 from tests.pipeline.readers.office_files import docx, epub, odt, pdf, pdf_of_forms, word, zipped
 
 pytest.importorskip("lxml")
@@ -25,9 +23,7 @@ def found(tmp_path: Path, data: bytes) -> list[Record | Rejected]:
     """What a file without a name that says its format is read as."""
     path = tmp_path / "x"
     path.write_bytes(data)
-    (file,) = matching_files(str(path))
-    form = find_format(file, "auto", "utf-8")
-    return list(read_records(whole_range(path, form), OPTIONS))
+    return read(path)
 
 
 def text_in(tmp_path: Path, data: bytes) -> list[str]:

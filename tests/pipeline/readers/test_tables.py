@@ -6,8 +6,6 @@ import csv
 import gzip
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +17,11 @@ from hypothesis import strategies as st
 
 from pipeline.readers import columnar, csv_rows
 from pipeline.readers.csv_rows import LINE_END, OTHER_WIDTH, UNCLOSED
-from pipeline.readers.inputs import plan_splits, with_format
-from pipeline.readers.listing import matching_files
-from pipeline.readers.record import Record, RecordOptions, Rejected, too_long_reason
-from pipeline.readers.table import read_records, remedy_of
+from pipeline.readers.record import Record, Rejected, too_long_reason
+from pipeline.readers.table import remedy_of
 from schemas.errors import DataError
-
-
-def read(path: Path, text_key: str = "text", encoding: str = "utf-8", **limits: int) -> list[Record | Rejected]:
-    splits = plan_splits(matching_files(str(path)), "auto", encoding)
-    options = RecordOptions(text_key, "line", **limits)
-    ranges = [with_format(file_range) for split in splits for file_range in split.ranges]
-    return [record for file_range in ranges for record in read_records(file_range, options)]
+from tests.clozeline.test_installation import run_without
+from tests.pipeline.readers.input_files import read
 
 
 def shown(records: list[Record | Rejected]) -> list[str]:
@@ -286,26 +277,12 @@ def test_the_joined_text_counts_for_the_limit(tmp_path: Path) -> None:
     assert shown(read(tmp_path / "x.parquet", "a,b", max_document_bytes=9)) == ["- record above 9 bytes", "1\n\n2"]
 
 
-def test_a_column_of_nanoseconds_is_no_fault_without_pandas() -> None:
+def test_a_column_of_nanoseconds_is_no_fault_without_pandas(tmp_path: Path) -> None:
     """Python has no type for them, and pyarrow takes that of pandas, which a user may not have."""
-    program = """
-import sys
-
-class WithoutPandas:
-    def find_spec(name, *_):
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-sys.meta_path.insert(0, WithoutPandas)
-import pyarrow as pa
-from pipeline.readers.columnar import batch_records
-from pipeline.readers.record import RecordOptions
-
-batch = pa.record_batch({"text": ["A b."], "source": pa.array([7], pa.timestamp("ns"))})
-print([record.source for record in batch_records(batch, ("text",), 0, "file", RecordOptions("text", "file"))])
-"""
-    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
-    assert printed == "['file']\n"
+    table = pa.table({"text": ["A b."], "source": pa.array([7], pa.timestamp("ns"))})
+    pq.write_table(table, tmp_path / "x.parquet")
+    done = run_without("pandas", "shard", "--input", f"{tmp_path}/x.parquet", "--output", f"{tmp_path}/text")
+    assert done.returncode == 0 and "1 document," in done.stdout, done.stderr
 
 
 QUOTED = 'text\tlabel\n"He said ""no"".\nThen he left."\t1\n'
