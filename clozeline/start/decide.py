@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator
-from math import inf, isfinite, log
+from math import inf, isfinite
 from typing import Any, NamedTuple
 
 from clozeline.start import DEFAULT_HOURS
@@ -70,37 +70,15 @@ ENOUGH_TEXT = 10_000_000
 DATASET_OF_HUB = re.compile(r"hf://(datasets/[^/@]+/[^/@]+)")
 
 
-class Result(NamedTuple):
-    """What ten minutes on one core reached with some amount of text (the table of docs/gallery.md).
-
-    bits: the loss per character of hidden tokens. line: the loss of predicting by word frequencies alone. share: the
-    share of hidden tokens that were predicted exactly.
-    """
-
-    megabytes: int
-    entries: int
-    bits: float
-    line: float
-    share: float
-
-
-TEN_MINUTES = (
-    Result(2, 8_000, 2.48, 3.24, 0.195),
-    Result(10, 8_000, 2.14, 3.17, 0.235),
-    Result(50, 8_000, 2.09, 3.19, 0.244),
-    Result(250, 8_000, 2.12, 3.24, 0.244),
-)
-"""With `cpu_minutes` on English, smallest text first."""
-ABOUT_TEN_MINUTES = (0.14, 0.4)  # hours for which these are shown
-MOST_COMPARED = 1_000_000_000  # bytes of text
-
-
 class Setting(NamedTuple):
     """A value of the plan, and why it is that."""
 
     value: Any
     why: str = ""
 
+
+ABSENT = Setting(None)
+"""A line that is not there."""
 
 Sections = dict[str, dict[str, Setting]]
 """The settings of each step by their names, which are flags of its command or keys of a recipe."""
@@ -253,22 +231,11 @@ def too_few_gpus(train: dict[str, Any], gpus: int) -> Iterator[str]:
 
 
 def expected(look: Look, sections: Sections) -> list[str]:
-    """Return what was measured of other English text, if that is of such a size and of no longer a training."""
+    """Return what was measured of other English text, if this is as much and its training is no shorter."""
     train, language = sections["train"], sections["shard"]["language"].value
-    if language != "en" or look.text_bytes < LITTLE_TEXT:
+    if language != "en" or look.text_bytes < LITTLE_TEXT or "schedule.warmup_steps" in train:
         return []
-    recipe, hours = train["config"].value, train["run.max_hours"].value
-    if recipe == MINUTES_OF_CPU:
-        if not ABOUT_TEN_MINUTES[0] <= hours <= ABOUT_TEN_MINUTES[1] or look.text_bytes > MOST_COMPARED:
-            return []
-        nearest = min(TEN_MINUTES, key=lambda result: abs(log(look.text_bytes / 1e6 / result.megabytes)))
-        return [
-            f"For comparison, ten minutes on one core with {nearest.megabytes} MB of other English text and "
-            f"{nearest.entries:,} entries: {nearest.share:.0%} of blanks filled in exactly (docs/gallery.md)."
-        ]
-    if "schedule.warmup_steps" in train:
-        return []
-    found = recipe_comment(recipe, "Expected")
+    found = recipe_comment(train["config"].value, "Expected")
     return [f"For comparison, of other text: {found}"] if found else []
 
 
@@ -304,22 +271,13 @@ def _within(recipes: tuple[tuple[float, str], ...], hours: float) -> str:
 
 def _train(look: Look, gpus: int, hours: float) -> dict[str, Setting]:
     recipe, why, processes = _recipe_for(look, gpus, hours)
-    settings = _of_hours(recipe, hours, why)
-    takes = "one for each GPU" if recipe.startswith("gpu") else "its threads use all cores"
-    return {
-        "config": settings.pop("config"),
-        "processes": Setting(processes, takes),
-        **settings,
-    }
-
-
-def _of_hours(recipe: str, hours: float, why: str) -> dict[str, Setting]:
-    """Return the settings of [train] that depend on the hours. why: it is this recipe."""
     values = _recipe_of(recipe)
     size = f"{values['model']['num_hidden_layers']} layers, {values['model']['hidden_size']} wide"
     why += f": {size}, {counted(values['batch']['global_batch'], 'row')} a step"
+    takes = "one for each GPU" if recipe.startswith("gpu") else "its threads use all cores"
     settings = {
         "config": Setting(recipe, f"{why}; `clozeline recipes {recipe}` prints it"),
+        "processes": Setting(processes, takes),
         "run.max_hours": Setting(
             hours,
             "how many steps fit is measured on the first ones; any key of the recipe can stand here, such as "
@@ -345,33 +303,23 @@ def changes(
     """Return the settings that --hours and --language, if given, change in a plan; None is one without a line.
 
     What follows from the earlier hours is decided again, for the plan's kind of machine, and what a user has set stays:
-    such as another recipe, or a length in steps. look: called if that depends on the size of the text.
+    such as another recipe, or a length in steps. look: returns what the folder holds now.
     """
     sections: Sections = {}
     if language not in (None, plan["shard"].get("language")):
         sections["shard"] = {"language": Setting(language)}
 
     train = plan["train"]
-    before, recipe = train.get("run.max_hours"), train["config"]
+    before, processes = train.get("run.max_hours"), train.get("processes", 1)
     if hours is None or hours == before or not isinstance(before, int | float) or not isfinite(before):
         return sections
-    now, why = _within(CPU_RECIPES, hours), FOR_CPU
-    is_decided = recipe == _within(CPU_RECIPES, before)
-    if recipe in [name for _, name in GPU_RECIPES]:
-        found, gpus = look(), train.get("processes", 1)
-        is_decided = recipe == _recipe_for(found, gpus, before)[0]
-        now, why, _ = _recipe_for(found, gpus, hours)
-    if not is_decided:
+    found, gpus = look(), processes if train["config"] in [name for _, name in GPU_RECIPES] else 0
+    old, new = (decide("", found, gpus, time, None) for time in (before, hours))
+    if train["config"] != old["train"]["config"].value:
         return sections | {"train": {"run.max_hours": Setting(hours)}}
 
-    if MINUTES_OF_CPU in (recipe, now) and recipe != now:
-        found = look()
-        planned, size = (_vocab(found, name)["size"] for name in (recipe, now))
-        if plan["vocab"].get("size") == planned.value != size.value:
-            sections["vocab"] = {"size": size}
-
-    absent = Setting(None)
-    old, new = _of_hours(recipe, before, why), _of_hours(now, hours, why)
-    values = {key: (train.get(key), old.get(key, absent).value, new.get(key, absent)) for key in old | new}
-    followed = {key: value for key, (planned, decided, value) in values.items() if planned == decided != value.value}
-    return sections | {"train": followed}
+    for name in ("vocab", "train"):
+        decided = {key: (old[name].get(key, ABSENT), new[name].get(key, ABSENT)) for key in old[name] | new[name]}
+        followed = {key: now for key, (was, now) in decided.items() if plan[name].get(key) == was.value != now.value}
+        sections |= {name: followed} if followed else {}
+    return sections

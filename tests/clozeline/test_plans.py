@@ -12,7 +12,6 @@ from clozeline.start import decide as decide_module
 from clozeline.start import steps
 from clozeline.start.decide import (
     BYTES_OF_TOKEN,
-    TEN_MINUTES,
     Sections,
     changes,
     decide,
@@ -212,24 +211,21 @@ def commands_of(text: str) -> dict[str, str]:
     return {step.name: " ".join(step.words) for step in steps_of(plan_of(text), "out")}
 
 
-@pytest.mark.parametrize(("megabytes", "nearest"), [(2, 2), (5, 10), (30, 50), (900, 250)])
-def test_what_to_expect_is_that_of_the_nearest_size(megabytes: float, nearest: int) -> None:
+@pytest.mark.parametrize(
+    ("megabytes", "hours", "language", "is_told"),
+    [
+        (2, 0.17, "en", True),
+        (50, 1.0, "en", True),
+        (1, 0.17, "en", False),
+        (50, 0.05, "en", False),
+        (50, 0.17, "de", False),
+        (50, 8.0, "en", False),
+    ],
+)
+def test_what_to_expect_is_what_the_recipe_says(megabytes: float, hours: float, language: str, is_told: bool) -> None:
     look = look_at(megabytes)
-    (line,) = expected(look, decide("corpus", look, 0, 0.17, None))
-    assert f"with {nearest} MB of other English text" in line
-    assert "entries: 2" in line
-    assert expected(look, decide("corpus", look, 0, 1 / 6, None)) == [line]
-    for hours in (0.05, 0.6):
-        assert expected(look, decide("corpus", look, 0, hours, None)) == []
-    assert expected(look, decide("corpus", look, 0, 0.17, "de")) == []
-
-
-def test_the_page_of_results_has_the_same_figures() -> None:
-    page = (Path(__file__).parents[2] / "docs/gallery.md").read_text()
-    for result in TEN_MINUTES:
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| {result.megabytes} MB |")]
-        assert row.startswith(f"| {result.megabytes} MB | {result.entries:,} | ")
-        assert row.endswith(f"| {result.line:.2f} | {result.bits:.2f} | {result.share:.1%} |")
+    told = expected(look, decide("corpus", look, 0, hours, language))
+    assert len(told) == is_told and all("bits a character at [MASK]" in line for line in told)
 
 
 PAGE_OF_SIZES = (Path(__file__).parents[2] / "docs/sizes.md").read_text()
