@@ -292,12 +292,13 @@ def _run_statistics(invocation: Invocation) -> None:
 
 def _run_inspect(invocation: Invocation) -> None:
     from pipeline.inspection import inspect_all
-    from pipeline.recognition import of_text
 
     invocation.refuse_other_arguments()
     paths, rows = invocation.parsed.paths, invocation.parsed.rows
     if excluded := getattr(invocation.parsed, "exclude", None):  # only of a corpus
-        print_lines(chain.from_iterable(of_text(path, rows, excluded) for path in paths))
+        from pipeline.look import corpus_lines
+
+        print_lines(chain.from_iterable(corpus_lines(path, rows, excluded) for path in paths))
     else:
         print_lines(inspect_all(paths, rows))
 

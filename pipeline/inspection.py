@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.recognition import explain, of_text
+from pipeline.recognition import explain
 from pipeline.summary import ledger_lines
 from pipeline.verification import of_each
 from schemas import shards, storage
 from schemas.charts import bins, mean, quantile
 from schemas.errors import DataError, StorageError
-from schemas.folder_kinds import is_pipeline_folder
+from schemas.folder_kinds import RESULTS_OF_JOBS, is_pipeline_folder, what_is
 from schemas.manifest import ADVICE, NAME, Manifest, open_manifest, read_manifest
 from schemas.shards import check_sizes
 from schemas.statistics import COOCCURRENCES_SCHEMA, UNIGRAMS_SCHEMA
@@ -66,15 +66,11 @@ def inspect_all(paths: Sequence[str], rows: int) -> Iterator[str]:
     if len(paths) == 1:
         yield from inspect(paths[0], rows)
         return
-    if len(paths) == 2 and all(_is_vocabulary(path) for path in paths):
+    if len(paths) == 2 and all(what_is(path) == RESULTS_OF_JOBS["vocab"] for path in paths):
         yield from compare(*paths)
         return
 
     yield from of_each(paths, lambda path: chain(inspect(path, rows), [""]), "cannot be shown")
-
-
-def _is_vocabulary(path: str) -> bool:
-    return storage.exists(storage.join(path, NAME)) and storage.exists(storage.join(path, TOKENIZER_FILE))
 
 
 def inspect(path: str, rows: int) -> Iterator[str]:
@@ -82,13 +78,11 @@ def inspect(path: str, rows: int) -> Iterator[str]:
 
     Raises DataError if it does not exist, or is damaged.
     """
-    if path.startswith(READ_ONLY):
-        yield from of_text(path, rows)
-        return
-    if path.endswith(".arrow"):
+    is_writable = not path.startswith(READ_ONLY)  # and so may be ours
+    if is_writable and path.endswith(".arrow"):
         yield from show_shard(path, rows)
         return
-    if not is_pipeline_folder(path):
+    if not is_writable or not is_pipeline_folder(path):
         yield from explain(path, rows)
         return
 

@@ -7,6 +7,7 @@ seconds for any folder. The amounts are estimates; `shard` says what became of e
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +35,7 @@ from schemas import storage
 from schemas.errors import DataError, UsageError
 from schemas.randomness import key
 from schemas.storage import concurrently
-from schemas.terminal import counted, megabytes
+from schemas.terminal import counted, labeled, megabytes, next_is
 
 MAX_OPENED = 1000
 """Files that are opened, from all over a folder. Others are left out if all opened ones whose names end alike are."""
@@ -45,6 +46,7 @@ MAX_DECOMPRESSED = 16 << 20
 MORE_SURVEYS = 2  # of many bad files, each finds some
 MAX_FAULTS = 5  # that are listed
 MAX_UNREAD = 5  # keys, likewise
+EXCERPT = 200  # characters of a document
 MAIN_SHARE = 0.98
 """A text in one language by this share is taken to be in that one: the rest is names, quotations and errors."""
 
@@ -189,12 +191,6 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
     return _Survey(ranges, options, text_bytes, sampled, bad_records(sampled.values()), odd, keys.unread)
 
 
-def documents_of(look: Look, count: int) -> Iterator[Record]:
-    """Yield about `count` documents of what was looked at, from places all over it."""
-    records = records_of(look.ranges, RecordOptions(look.text_key, look.text_layout), count, {})
-    yield from islice((record for record, *_ in records if isinstance(record, Record)), count)
-
-
 def unreadable_in(folder: str, look: Look) -> list[str]:
     """Return the files of a folder that cannot be read, as --exclude takes them."""
     return [escape(path.removeprefix(os.path.join(folder, ""))) for path in look.unreadable]
@@ -221,6 +217,39 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     yield from _first(look.faults)
     if look.odd:
         yield look.odd
+
+
+def corpus_lines(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what a corpus holds without the files of `exclude`, about `rows` of its documents, and what is next.
+
+    Raises DataError if it holds no text that can be read.
+    """
+    try:
+        look = look_at(path, exclude)
+    except UsageError as error:  # nothing is wrong: it is no text
+        raise DataError(str(error)) from error
+    yield from look_lines(path, look)
+    records = records_of(look.ranges, RecordOptions(look.text_key, look.text_layout), rows, {})
+    for document in islice((record for record, *_ in records if isinstance(record, Record)), rows):
+        text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
+        yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
+
+    if len(look.faults) > len(look.unreadable):
+        yield from next_is("repair the files, or leave them out: `clozeline shard` would end with what is said above")
+        return
+    flags = f" --exclude {shlex.join(left_out)}" if (left_out := [*exclude, *unreadable_in(path, look)]) else ""
+    flags += "" if look.language in (None, "en") else f" --language {look.language}"
+    has_archives = any(one.reader.members is not None for one in look.ranges)  # whose members may have any encoding
+    flags += " --encoding auto" if look.encodings or has_archives else ""
+    flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
+    flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
+    start = f"clozeline start {shlex.quote(path)}    all steps to an encoder"
+    if exclude:
+        start = f"clozeline start {shlex.quote(path)} --plan_only    a plan, whose [shard] takes exclude = [...]"
+    yield from next_is(
+        start,
+        f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
+    )
 
 
 def _first(faults: list[str]) -> list[str]:

@@ -10,22 +10,22 @@ import math
 import os
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pipeline.readers.ranges import ByteRange, read_ranges
 from schemas import folder_kinds as kinds
 from schemas import storage
-from schemas.errors import DataError, UsageError
+from schemas.errors import DataError
 from schemas.folder_kinds import Folder, is_file, kind_of, table, what_is
 from schemas.terminal import LABEL_WIDTH, labeled, next_is
+from schemas.urls import READ_ONLY
 
 TAIL = 1 << 18  # bytes at the end of the metrics
 MAX_HEADER = 16 << 20  # bytes of the header of a file of weights
 MAX_LISTED = 20  # folders in a folder that are looked at
 CONTINUES = "the command that began it continues it; if that ended with an error, remove the cause first"
 RESTORE = "restore these files, or begin a new run with another run.output"
-EXCERPT = 200  # characters of a document
 
 
 def _of_start(folder: Folder) -> Iterator[str]:
@@ -283,12 +283,15 @@ def explain(path: str, rows: int) -> Iterator[str]:
 
     Raises DataError if it does not exist, or if it is text that cannot be read.
     """
+    if path.startswith(READ_ONLY):
+        yield from _of_text(path, rows)
+        return
     if not storage.exists(path):
         if not {"*", "?", "["} & set(path):
             raise DataError(
                 f"{path} does not exist. Give a folder or a file that a command wrote, a model or a corpus."
             )
-        yield from of_text(path, rows)  # which takes a pattern, too
+        yield from _of_text(path, rows)  # which takes a pattern, too
         return
     if storage.is_local(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise DataError(f"{path} is neither a file nor a folder, but a device or a pipe. Give a file or a folder.")
@@ -308,7 +311,7 @@ def explain(path: str, rows: int) -> Iterator[str]:
         yield f"{path}: a folder with results. `clozeline inspect` says more of each"
         yield from inside
     else:
-        yield from of_text(path, rows)
+        yield from _of_text(path, rows)
 
 
 SETTINGS = {
@@ -348,7 +351,7 @@ def _of_file(path: str, rows: int) -> Iterator[str]:
     elif name in kinds.PARTS or _is_json_of_ours(folder, name):
         yield from (f"{path}: a part of {what_is(folder) or 'its folder'}", *next_is(of_folder))
     else:
-        yield from of_text(path, rows)
+        yield from _of_text(path, rows)
 
 
 def _is_json_of_ours(folder: str, name: str) -> bool:
@@ -375,32 +378,7 @@ def _of_settings(path: str) -> Iterator[str]:
         yield from next_is(command.format(path=shlex.quote(path)))
 
 
-def of_text(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what a corpus holds without the files of `exclude`, as `clozeline start` sees it, and some documents."""
-    from pipeline.look import documents_of, look_at, look_lines, unreadable_in  # not needed for folders of other kinds
+def _of_text(path: str, rows: int) -> Iterator[str]:
+    from pipeline.look import corpus_lines  # loads all readers, which folders of other kinds do not need
 
-    try:
-        look = look_at(path, exclude)
-    except UsageError as error:  # nothing is wrong: it is no text
-        raise DataError(str(error)) from error
-    yield from look_lines(path, look)
-    for document in documents_of(look, rows):
-        text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
-        yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
-
-    if len(look.faults) > len(look.unreadable):
-        yield from next_is("repair the files, or leave them out: `clozeline shard` would end with what is said above")
-        return
-    flags = f" --exclude {shlex.join(left_out)}" if (left_out := [*exclude, *unreadable_in(path, look)]) else ""
-    flags += "" if look.language in (None, "en") else f" --language {look.language}"
-    has_archives = any(one.reader.members is not None for one in look.ranges)  # whose members may have any encoding
-    flags += " --encoding auto" if look.encodings or has_archives else ""
-    flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
-    flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
-    start = f"clozeline start {shlex.quote(path)}    all steps to an encoder"
-    if exclude:
-        start = f"clozeline start {shlex.quote(path)} --plan_only    a plan, whose [shard] takes exclude = [...]"
-    yield from next_is(
-        start,
-        f"clozeline shard --input {shlex.quote(path)} --output DIR{flags}    or step by step, this one first",
-    )
+    return corpus_lines(path, rows)
