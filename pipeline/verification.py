@@ -12,7 +12,7 @@ from schemas.folder_kinds import is_pipeline_folder, what_is
 from schemas.manifest import ADVICE, NAME, Manifest, Shard, open_manifest
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.shards import read_shard_bytes
-from schemas.statistics import check_statistics, schema_of_file, unigrams_entry
+from schemas.statistics import read_file, unigrams_entry
 from schemas.terminal import counted
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, read_vocabulary
 
@@ -79,11 +79,13 @@ def verify(folder: str) -> Iterator[str]:
 
 def check_shard(folder: str, shard: Shard, manifest: Manifest, vocabulary: Vocabulary | None) -> None:
     """Raise DataError unless a file of a folder has the bytes and rows that the manifest states."""
+    if manifest.kind == "statistics":
+        read_file(folder, shard, manifest)
+        return
     data = read_shard_bytes(folder, shard)
     if shard.path.endswith(".arrow"):
         path = storage.join(folder, shard.path)
-        table = shards.decode_table(data, path, row_schema(manifest, shard.path))
-        check_rows(table, path, shard, manifest, vocabulary)
+        check_rows(shards.decode_table(data, path, row_schema(manifest)), path, shard, manifest, vocabulary)
 
 
 def check_is_pipeline_folder(path: str) -> None:
@@ -114,10 +116,8 @@ def check_vocabulary(folder: str, manifest: Manifest) -> Vocabulary | None:
     return vocabulary
 
 
-def row_schema(manifest: Manifest, path: str) -> pa.Schema:
-    """Return the schema that a folder's file must have."""
-    if manifest.kind == "statistics":
-        return schema_of_file(path)
+def row_schema(manifest: Manifest) -> pa.Schema:
+    """Return the schema that the shards of a folder must have."""
     if manifest.kind == "pairs":
         has_masks = bool(manifest.options.get("static_masks"))
         return shards.pairs_schema(int(manifest.options["vocabulary_size"]), has_masks)
@@ -129,9 +129,6 @@ def check_rows(table: pa.Table, path: str, shard: Shard, manifest: Manifest, voc
     check_row_count(table, path, shard.rows)
     if manifest.kind == "pairs" and vocabulary is not None:
         check_pairs(table, path, PairLimits.of(manifest, vocabulary))
-    if manifest.kind == "statistics":
-        check_statistics(table, path, int(manifest.options["vocabulary_size"]))
-
     # A vocabulary's files have no fingerprint of their rows; the sha256 of their bytes has been checked already.
     if manifest.kind != "vocab":
         shards.check_fingerprint(table, path, shard.fingerprint)

@@ -103,7 +103,7 @@ class Statistics:
         for entry in self.manifest.shards:
             if entry.path == UNIGRAMS_FILE:
                 continue
-            table = _read(self.folder, entry, self.manifest)
+            table = read_file(self.folder, entry, self.manifest)
             yield Cooccurrences(*(table[name].to_numpy() for name in COOCCURRENCES_SCHEMA.names))
 
 
@@ -113,7 +113,7 @@ def read_statistics(folder: str) -> Statistics:
     Raises DataError if it is not finished, of another kind, or damaged.
     """
     manifest = read_manifest(folder, "statistics")
-    table = _read(folder, unigrams_entry(folder, manifest), manifest)
+    table = read_file(folder, unigrams_entry(folder, manifest), manifest)
     return Statistics(folder, manifest, table["count"].to_numpy(), table["context_weight"].to_numpy())
 
 
@@ -128,23 +128,9 @@ def unigrams_entry(folder: str, manifest: Manifest) -> Shard:
     )
 
 
-def schema_of_file(path: str) -> pa.Schema:
-    """Return the schema of a file in a folder of statistics, given its path."""
-    name = path.rpartition("/")[2]
-    return UNIGRAMS_SCHEMA if name == UNIGRAMS_FILE else COOCCURRENCES_SCHEMA
-
-
 def unit_weight(window: int) -> int:
     """Return the weight of two adjacent tokens: the least common multiple of all distances within the window."""
     return lcm(*range(1, window + 1))
-
-
-def check_statistics(table: pa.Table, path: str, vocabulary_size: int) -> None:
-    """Raise DataError unless a file of statistics has the number of rows and the values that its columns promise."""
-    if schema_of_file(path) == UNIGRAMS_SCHEMA:
-        _check_unigrams(table, path, vocabulary_size)
-    else:
-        _check_cooccurrences(table, path, vocabulary_size)
 
 
 def _check_unigrams(table: pa.Table, path: str, vocabulary_size: int) -> None:
@@ -169,11 +155,14 @@ def _check_cooccurrences(table: pa.Table, path: str, vocabulary_size: int) -> No
     raise_first(faults, path)
 
 
-def _read(folder: str, entry: Shard, manifest: Manifest) -> pa.Table:
-    """Return the rows of one file of the folder, after every check."""
+def read_file(folder: str, entry: Shard, manifest: Manifest) -> pa.Table:
+    """Return the rows of one file of a folder of statistics. Raises DataError if it is not as the manifest says."""
     path = storage.join(folder, entry.path)
-    table = shards.decode_table(read_shard_bytes(folder, entry), path, schema_of_file(path))
+    is_unigrams = entry.path == UNIGRAMS_FILE
+    schema = UNIGRAMS_SCHEMA if is_unigrams else COOCCURRENCES_SCHEMA
+    table = shards.decode_table(read_shard_bytes(folder, entry), path, schema)
     check_row_count(table, path, entry.rows)
-    check_statistics(table, path, int(manifest.options["vocabulary_size"]))
+    check = _check_unigrams if is_unigrams else _check_cooccurrences
+    check(table, path, int(manifest.options["vocabulary_size"]))
     shards.check_fingerprint(table, path, entry.fingerprint)
     return table
