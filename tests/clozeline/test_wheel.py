@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import sysconfig
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.deploy.wheel_environment import build_wheel
+from tests.deploy.wheel_environment import build_wheel, make_environment
 from tests.processes import ran
 
 PACKAGES = ("clozeline", "pipeline", "schemas", "trainer")
-
-
-def pip(*words: object) -> None:
-    done = ran([sys.executable, "-m", "pip", "--disable-pip-version-check", *words])
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +22,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the wheel. Dependencies come from the tests' environment: nothing is downloaded."""
-    folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=False)
-    pip("--python", folder / "bin/python", "install", "--no-deps", "--no-index", "--no-compile", wheel)
-
-    (site_packages,) = folder.glob("lib/python3*/site-packages")
-    (site_packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder
+    return make_environment(tmp_path_factory.mktemp("environment"), wheel).root
 
 
 def test_the_wheel_holds_every_file_that_the_packages_read(wheel: Path) -> None:

@@ -1,4 +1,4 @@
-"""The wheel with only the extras of a launcher and its workers: jobs on real workers, from and to real stores.
+"""The wheel in an environment of its own: jobs on real workers, from and to real stores.
 
 Beam's own job service takes the jobs, and Beam's own pool starts the workers, in an empty folder, as its boot program
 would in a container. gs:// is fake-gcs-server and s3:// is moto, each a real server on loopback.
@@ -23,9 +23,6 @@ from tests.object_store import ObjectStore
 from tests.pipeline.beam.servers import running_server
 from tests.ports import free_port
 from tests.processes import ran
-
-EXTRAS = ("pipeline", "gcs")
-"""Of launcher and workers in CI. `gcp` adds Dataflow's client, half a gigabyte; see the thorough test."""
 
 STEPS: dict[str, tuple[str, ...]] = {
     "text": ("shard", "--num_shards=3"),
@@ -131,10 +128,10 @@ def fingerprint(site: Site, folder: str, kind: str) -> str:
 
 
 @pytest.mark.thorough
-def test_all_three_commands_run_on_workers_with_nothing_but_the_wheel(
+def test_all_three_commands_run_on_workers_that_have_the_wheel_and_no_clone(
     wheel, local, google, store, corpus, beam_job_service, tmp_path
 ) -> None:
-    environment = make_environment(tmp_path / "environment", wheel, *EXTRAS)
+    environment = make_environment(tmp_path / "environment", wheel)
     all_three_commands(environment, local, google, store, corpus, beam_job_service, tmp_path / "empty")
 
 
@@ -179,7 +176,8 @@ def test_a_package_that_only_workers_miss_is_one_line(
     store.reset()
     bucket = store.bucket("corpora")
     bucket.put_object(Key="raw/corpus.jsonl", Body=corpus.read_bytes())
-    environment = make_environment(tmp_path / "environment", wheel, "pipeline")
+    environment = make_environment(tmp_path / "environment", wheel)
+    environment.hide("s3fs")
     (tmp_path / "empty").mkdir()
     site = Site(environment, tmp_path / "empty", cloud_variables(google, store))
     shard = ("clozeline", "shard", "--input=s3://corpora/raw/*.jsonl", "--output=s3://corpora/text", "--num_shards=3")
@@ -194,7 +192,7 @@ def test_a_package_that_only_workers_miss_is_one_line(
     left = {item.key.split("/")[1].partition("-")[0] for item in bucket.objects.filter(Prefix="text/")}
     assert left <= {"_unfinished"}  # neither a result nor a lease
 
-    environment.add("s3")
+    environment.hide("")
     with workers(site, beam_job_service) as flags:
         done = run(*shard, *flags, **site.variables)
     assert done.returncode == 0, done.stderr

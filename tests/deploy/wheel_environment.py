@@ -1,7 +1,7 @@
-"""An environment that holds Clozeline's wheel and the packages of some extras, and no other package.
+"""An environment that holds Clozeline's wheel.
 
-`make_environment` downloads no packages: the environment links to those that are installed where the tests run. Which
-ones it gets follows from the requirements in their metadata, as with pip.
+`make_environment` downloads nothing: other packages come from where the tests run. `install_environment` is what a user
+does.
 """
 
 from __future__ import annotations
@@ -9,17 +9,24 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
-
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = ("clozeline", "schemas", "pipeline", "trainer", "pyproject.toml", "README.md", "LICENSE")
+
+HIDE = """
+import sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+"""
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,10 @@ class WheelEnvironment:
         """The folder that its Python imports from."""
         return self.root / f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
-    def add(self, *extras: str) -> None:
-        """Add the packages of extras, and what these need."""
-        (metadata,) = self.packages.glob("clozeline-*.dist-info")
-        clozeline = Distribution.at(metadata)
-        for name in sorted(_closure(clozeline, set(extras))):
-            if name != "clozeline":
-                _link(distribution(name), self.packages)
+    def hide(self, module: str) -> None:
+        """Have no Python of the environment find a module, as if it were not installed. An empty name ends that."""
+        (self.packages / "hidden.py").write_text(HIDE.format(module=module))
+        (self.packages / "hidden.pth").write_text("import hidden\n")
 
 
 def build_wheel(folder: Path) -> Path:
@@ -63,12 +67,12 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def make_environment(root: Path, wheel: Path, *extras: str) -> WheelEnvironment:
-    """Install a wheel with extras in an environment of its own."""
+def make_environment(root: Path, wheel: Path) -> WheelEnvironment:
+    """Install a wheel in an environment of its own, which has the packages of this one, too."""
     venv.create(root, with_pip=False, symlinks=True)
     made = WheelEnvironment(root)
     _pip("--python", str(root / "bin/python"), "install", str(wheel))
-    made.add(*extras)
+    (made.packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return made
 
 
@@ -87,58 +91,3 @@ def _pip(*words: str) -> None:
     command = [sys.executable, "-m", "pip", *words[:where], words[where], *options, *words[where + 1 :]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def _closure(first: Distribution, extras: set[str]) -> set[str]:
-    """Return the names of all distributions that one needs with some of its extras, directly or not."""
-    needed: dict[str, set[str]] = {}
-    waiting = [(first, extras)]
-    while waiting:
-        found, wanted = waiting.pop()
-        name = canonicalize_name(found.metadata["Name"])
-        known = needed.get(name)
-        if known is not None and wanted <= known:
-            continue
-
-        needed[name] = wanted | (known or set())
-        for requirement in _requirements(found, wanted):
-            waiting.append((_installed(requirement), set(requirement.extras)))
-    return set(needed)
-
-
-def _requirements(found: Distribution, extras: set[str]) -> Iterator[Requirement]:
-    for line in found.requires or []:
-        requirement = Requirement(line)
-        environments = [{"extra": extra} for extra in extras] or [{"extra": ""}]
-        if requirement.marker is None or any(requirement.marker.evaluate(values) for values in environments):
-            yield requirement
-
-
-def _installed(requirement: Requirement) -> Distribution:
-    try:
-        return distribution(requirement.name)
-    except PackageNotFoundError:
-        raise AssertionError(f"{requirement} is needed, and it is not installed where the tests run") from None
-
-
-def _link(found: Distribution, folder: Path) -> None:
-    """Link a distribution's packages and files. Folders that several distributions share are made, not linked."""
-    for path in dict.fromkeys(_roots(found)):
-        link = folder / path
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.exists():
-            link.symlink_to(Path(str(found.locate_file(""))) / path)
-
-
-def _roots(found: Distribution) -> Iterator[Path]:
-    for file in found.files or []:
-        if file.parts[0] in ("..", "/", "__pycache__"):  # commands of other packages are not needed
-            continue
-
-        root = Path(file.parts[0])
-        for part in file.parts[1:]:
-            folder = Path(str(found.locate_file(str(root))))
-            if root.suffix == ".dist-info" or (folder / "__init__.py").exists():
-                break
-            root /= part
-        yield root
