@@ -1,8 +1,6 @@
 """Runs the build steps of a Dockerfile in a folder, without a container engine.
 
-    python -m tests.deploy.dockerfile TARGET FOLDER [--build_arg NAME=VALUE]...
-
-A target is built with all stages of this file that it starts from or copies from. FOLDER stands for the image's root:
+A target is built with all stages of this file that it starts from or copies from. A folder stands for the image's root:
 paths of the image (`/opt/clozeline`, `/src`) are put below it. RUN, COPY, ARG, ENV and WORKDIR do what they say.
 
 Not run, and returned as text: commands of the distribution's package manager, files from other projects' images, and
@@ -11,7 +9,6 @@ the isolation, users and base image of a container. The base image's Python is t
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -48,7 +45,6 @@ class Build:
 
     context: Path
     root: Path
-    build_args: dict[str, str]
     variables: dict[str, str] = field(default_factory=dict)
     folder: str = "/"
     not_run: list[str] = field(default_factory=list)
@@ -100,7 +96,7 @@ def run_stage(stage: Stage, stages: dict[str, Stage], build: Build) -> None:
     for name, text in stage.instructions:
         if name == "ARG":
             key, _, default = text.partition("=")
-            build.variables[key] = build.build_args.get(key, default)
+            build.variables[key] = default
         elif name == "ENV":
             pairs = (pair.partition("=") for pair in shlex.split(text))
             build.variables |= {key: value for key, _, value in pairs}
@@ -175,21 +171,3 @@ def with_root(text: str, root: Path) -> str:
     for folder in IMAGE_FOLDERS:
         text = re.sub(rf"(?<![\w/]){re.escape(folder)}(?=[/\s:\"']|$)", str(below_root(folder, root)), text)
     return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(allow_abbrev=False)
-    parser.add_argument("target")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--build_arg", action="append", default=[])
-    given = parser.parse_args()
-
-    repository = Path(__file__).resolve().parents[2]
-    build_args = dict(pair.split("=", 1) for pair in given.build_arg)
-    state = Build(repository, given.folder.resolve(), build_args)
-    build(repository / "deploy/images/Dockerfile", given.target, state)
-    print("\n".join(["not run:", *state.not_run]))
-
-
-if __name__ == "__main__":
-    main()

@@ -10,7 +10,6 @@ import contextlib
 import json
 import re
 import sys
-import sysconfig
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +25,6 @@ from tests.processes import ran
 
 DOCKERFILE = DEPLOY / "images/Dockerfile"
 PINNED = dict(line.split("==") for line in (REPOSITORY / "constraints.txt").read_text().splitlines())
-
-WITHOUT_NETWORK = {"PIP_NO_INDEX": "1", "PIP_NO_DEPS": "1", "PIP_NO_BUILD_ISOLATION": "0"}
-"""Makes the image's pip install Clozeline alone. ("0" is how pip spells "no isolation" in a variable.)"""
 
 
 def test_the_dockerfile_is_clean() -> None:
@@ -63,16 +59,9 @@ def test_an_image_has_a_user_and_labels_and_copies_all_packages(target: str) -> 
 
 
 @pytest.mark.thorough
-def test_beams_worker_runs_in_the_pipeline_image(beam_job_service: str, corpus: Path, tmp_path: Path) -> None:
-    """The image's RUN lines as they stand; packages come from the tests' environment, so that nothing is loaded."""
-    image = build_offline("pipeline", tmp_path / "image")
-    work_from(image, beam_job_service, corpus, tmp_path)
-
-
-@pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_beams_worker_runs_in_a_fresh_pipeline_image(beam_job_service: str, corpus: Path, tmp_path: Path) -> None:
-    image = Build(REPOSITORY, tmp_path / "image", {})
+    image = Build(REPOSITORY, tmp_path / "image")
     build(DOCKERFILE, "pipeline", image)
     work_from(image, beam_job_service, corpus, tmp_path)
 
@@ -84,7 +73,7 @@ def test_beams_worker_runs_in_a_fresh_pipeline_image(beam_job_service: str, corp
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_the_trainer_starts_in_a_fresh_trainer_image(pairs: Path, tmp_path: Path) -> None:
-    image = Build(REPOSITORY, tmp_path / "image", {})
+    image = Build(REPOSITORY, tmp_path / "image")
     build(DOCKERFILE, "trainer", image)
     assert set(only_not_run(image)) == {"RUN apt-get"}
     check_pinned(image)
@@ -96,20 +85,6 @@ def test_the_trainer_starts_in_a_fresh_trainer_image(pairs: Path, tmp_path: Path
 
 
 # ---- Images in folders ----
-
-
-def build_offline(target: str, root: Path) -> Build:
-    """Build a target, with the dependencies of the tests' environment in place of downloads."""
-    image = Build(REPOSITORY, root, {}, variables=dict(WITHOUT_NETWORK))
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    site_packages = root / "opt/clozeline/lib" / version / "site-packages"
-
-    # `python -m venv` leaves what is there.
-    site_packages.mkdir(parents=True)
-    folders = [sysconfig.get_path("purelib"), *(path for path in sys.path if path.endswith("site-packages"))]
-    (site_packages / "dependencies.pth").write_text("\n".join(dict.fromkeys(folders)) + "\n")
-    build(DOCKERFILE, target, image)
-    return image
 
 
 def in_image(image: Build, folder: Path, words: list[str], **variables: str) -> str:
