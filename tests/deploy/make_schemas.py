@@ -1,12 +1,11 @@
-"""Makes the schemas in tests/deploy/schemas from their projects' own, so that tests need no network.
+"""Makes schemas of tests/deploy/schemas from their projects' own, so that tests need no network.
 
     python tests/deploy/make_schemas.py trainjob manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml
     python tests/deploy/make_schemas.py flinkdeployment .../crds/flinkdeployments.flink.apache.org-v1.yml
-    python tests/deploy/make_schemas.py skypilot [FOLDER]     where `import sky` works
 
-The first two read a CustomResourceDefinition of the version that is named in SOURCES. Every key of `spec` is kept;
-descriptions and `status` are left out, unknown keys are forbidden where the API server would drop them without a word,
-and parts that occur more than once are written once. Needs PyYAML alone, or SkyPilot.
+It reads a CustomResourceDefinition of the version that is named in SOURCES. Every key of `spec` is kept; descriptions
+and `status` are left out, unknown keys are forbidden where the API server would drop them without a word, and parts
+that occur more than once are written once. skypilot.json is made of SkyPilot's own schema and no such definition.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ SOURCES = {
     "trainjob": "github.com/kubeflow/trainer v2.3.0, manifests/base/crds/trainer.kubeflow.org_trainjobs.yaml",
     "flinkdeployment": "github.com/apache/flink-kubernetes-operator release-1.15.0, "
     "helm/flink-kubernetes-operator/crds/flinkdeployments.flink.apache.org-v1.yml",
-    "skypilot": "skypilot 0.14.1 (PyPI), sky/utils/schemas.py: get_task_schema and get_resources_schema",
 }
 LICENSE = "Apache License 2.0, as in /LICENSE"
 
@@ -44,23 +42,6 @@ def custom_resource(path: Path) -> Schema:
     schema["additionalProperties"] = False
     schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
     return schema
-
-
-def skypilot_task() -> Schema:
-    """Return the schema of a task with its resources, without what Clozeline's task does not use."""
-    from sky.utils import schemas  # type: ignore[import-not-found]
-
-    task = strict(schemas.get_task_schema())
-    for name in ("config", "service", "pool", "volume_mounts", "managed_secrets", "_metadata"):
-        task["properties"].pop(name)
-
-    resources = strict(schemas.get_resources_schema())
-    for name in ("_cluster_config_overrides", "any_of", "ordered", "autostop"):
-        resources["properties"].pop(name, None)
-    recovery = resources["properties"]["job_recovery"]["anyOf"]
-    recovery[1]["additionalProperties"] = False  # open for plug-ins, which are not used here
-    task["properties"]["resources"] = resources
-    return task
 
 
 def strict(node: Any, is_properties: bool = False) -> Any:
@@ -131,11 +112,8 @@ def as_text(name: str, schema: Schema) -> str:
 
 
 def main() -> None:
-    name = sys.argv[1]
-    is_task = name == "skypilot"
-    schema = skypilot_task() if is_task else custom_resource(Path(sys.argv[2]))
-    folder = Path(sys.argv[2]) if is_task and len(sys.argv) > 2 else FOLDER
-    (folder / f"{name}.json").write_text(as_text(name, share_parts(schema)))
+    name, path = sys.argv[1:]
+    (FOLDER / f"{name}.json").write_text(as_text(name, share_parts(custom_resource(Path(path)))))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ KUBERNETES_VERSION = "1.33"
 CUSTOM_KINDS = {"TrainJob": "trainjob", "FlinkDeployment": "flinkdeployment"}
 
 Manifest = dict[str, Any]
-Refused = (jsonschema.ValidationError, kubernetes_validate.ValidationError, ValueError)
 
 
 def load(path: str) -> Manifest:
@@ -51,7 +50,7 @@ def find(manifests: list[Manifest], kind: str, name: str) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Raise one of Refused if a key or a type is wrong, or if a container mounts a volume that its pod lacks."""
+    """Raise an error if a key or a type is wrong, or if a container mounts a volume that its pod lacks."""
     schema = CUSTOM_KINDS.get(manifest["kind"])
     if schema is None:
         kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)

@@ -66,7 +66,7 @@ def test_machines_that_are_taken_away_are_replaced_by_some_that_resume(
 @pytest.mark.thorough
 @pytest.mark.timeout(3600)
 def test_skypilots_own_parser_agrees(tmp_path: Path) -> None:
-    """In an environment with SkyPilot: it accepts the task, refuses a broken one, and has the schema used here."""
+    """In an environment with SkyPilot: it accepts the task, and refuses a broken one."""
     venv.create(tmp_path / "environment", with_pip=True)
     python = tmp_path / "environment/bin/python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", f"skypilot=={VERSION}"], check=True, timeout=3000)
@@ -80,10 +80,6 @@ def test_skypilots_own_parser_agrees(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text(TASK.read_text().replace("use_spot:", "use_spott:"))
     assert "use_spot" in parse(broken).stderr
-
-    before = validator("skypilot").schema
-    subprocess.run([python, REPOSITORY / "tests/deploy/make_schemas.py", "skypilot", tmp_path], check=True)
-    assert json.loads((tmp_path / "skypilot.json").read_text()) == before
 
 
 @contextlib.contextmanager
