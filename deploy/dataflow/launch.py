@@ -27,6 +27,8 @@ from __future__ import annotations
 import sys
 
 from pipeline.cli import main
+from pipeline.flags import Switch, flags_of
+from pipeline.options import PairsJob, ShardJob, VocabJob
 
 STEP_BY_PARAMETER = {"input": "shard", "inputs": "shard", "model": "vocab", "extend": "vocab", "vocab": "pairs"}
 """Parameters that only one of the templates has, and the pipeline command that this template runs. Each command has at
@@ -39,10 +41,10 @@ Started by Dataflow with the parameters of a Flex Template, which template.py pr
 them: shard has `input` or `inputs`, vocab has `model` or `extend`, pairs has `vocab`."""
 
 SWITCHES = {
-    "keep_accents": ["--no_keep_accents"],
-    "lowercase": ["--no_lowercase"],
-    "mask_private": [],
-    "overwrite": [],
+    name: [f"--no_{name}"] if flag.off_help else []
+    for job in (ShardJob, VocabJob, PairsJob)
+    for name, (flag, _) in flags_of(job).items()
+    if isinstance(flag, Switch)
 }
 """Parameters whose flags take no value, and the flags that stand for `false`."""
 

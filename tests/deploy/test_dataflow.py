@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from pipeline.beam.engines import check_flags
 from pipeline.cli import COMMANDS, parser
-from pipeline.flags import Switch, flags_of
+from pipeline.flags import flags_of
 from tests.processes import ran
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -188,16 +188,12 @@ def test_the_step_follows_from_its_parameters(step: str, parameters: list[str]) 
 
 
 def test_switches_become_flags_without_a_value() -> None:
-    from launch import SWITCHES, command_of  # type: ignore[import-not-found]
-    from template import OPTIONS  # type: ignore[import-not-found]
+    from launch import command_of  # type: ignore[import-not-found]
 
     on = command_of(["--model=wordpiece", "--lowercase=true", "--overwrite=true"])
     off = command_of(["--model=wordpiece", "--lowercase=false", "--overwrite=false"])
     assert on == ["vocab", "--model=wordpiece", "--lowercase", "--overwrite", "--no_wait"]
     assert off == ["vocab", "--model=wordpiece", "--no_lowercase", "--no_wait"]
-    flags = [(name, flag) for job in OPTIONS.values() for name, (flag, _) in flags_of(job).items()]
-    switches = {name: flag for name, flag in flags if isinstance(flag, Switch)}
-    assert {name: [f"--no_{name}"] if flag.off_help else [] for name, flag in switches.items()} == SWITCHES
 
 
 def test_the_launcher_submits_without_waiting() -> None:
