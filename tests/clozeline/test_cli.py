@@ -78,6 +78,7 @@ def test_help_shows_every_default(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     for name, flags in parsers().items():
         lines = re.split(r"\n  (?=-)", flags.format_help().partition("\nexamples:")[0])
+        assert not re.search(r"\((default: )?(None|True|False)\)|\) \(default", " ".join(lines)), name
         for action in flags._actions:
             default = getattr(action, "shown_default", action.default)
             if isinstance(default, bool) or not isinstance(default, str | int | float) or default in NOT_SHOWN:
@@ -104,9 +105,6 @@ def test_recipes_lists_and_prints_recipes(capsys: pytest.CaptureFixture[str]) ->
 
     assert main(["recipes", "bert_base"]) == 0
     assert capsys.readouterr().out.startswith("# BERT-base")
-
-    assert main(["recipes", "bert_bse"]) == 2
-    assert "Did you mean bert_base?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

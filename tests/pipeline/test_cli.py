@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.beam import display
-from pipeline.cli import main, parser
 
 
 def test_help_answers_at_once_and_without_beam(run) -> None:
@@ -23,30 +22,6 @@ def test_inspect_shows_text_vocabulary_and_pairs(command, text, vocab, pairs) ->
     assert shown["pairs"].count("\n  A  [CLS]") == 2 and shown["pairs"].count("\n  B ") == 2
     counts = command("inspect", vocab / "word_counts.arrow", "--rows", 1).stdout
     assert "the" in counts
-
-
-@pytest.mark.parametrize("job", ["shard", "vocab", "pairs"])
-def test_help_states_each_default_once_and_none_that_says_nothing(command, job: str) -> None:
-    parsed = " ".join(help_of(job).split())
-    assert "None)" not in parsed and "True)" not in parsed and "False)" not in parsed
-    assert ") (default" not in parsed
-    expected = {
-        "shard": ["--seed N seed for shuffling (default: 0)", "(default: auto)"],
-        "vocab": ["keep case, and accents too in wordpiece: the default of the others", "(default: 1)"],
-        "pairs": ["to shorter rows (default: 0.1)", "or a published tokenizer's folder", "(default: 128)"],
-    }[job]
-    assert [text for text in expected if text not in parsed] == []
-
-
-def test_help_says_what_min_frequency_means_for_each_kind_of_vocabulary() -> None:
-    parsed = " ".join(help_of("vocab").split())
-    said = parsed[parsed.rindex("--min_frequency ") : parsed.rindex("--min_word_count ")]
-    assert "with --extend" in said and "unigram" in said
-
-
-def help_of(job: str) -> str:
-    commands = next(action for action in parser()._actions if isinstance(action.choices, dict))
-    return commands.choices[job].format_help()  # type: ignore[union-attr, index]
 
 
 @pytest.mark.parametrize(
@@ -161,18 +136,6 @@ def test_verbose_shows_the_log_of_a_local_job(run, corpus, tmp_path: Path) -> No
     done = run(*shard, "--output", tmp_path / "text", "--verbose")
     assert done.returncode == 0, done.stderr
     assert "INFO apache_beam." in done.stderr
-
-
-def test_help_names_the_program_that_was_called(capsys) -> None:
-    for job in ("shard", "vocab", "pairs", "statistics", "inspect", "verify"):
-        with pytest.raises(SystemExit) as ended:
-            main([job, "--help"], prog="clozeline")
-        shown = capsys.readouterr()
-        assert (ended.value.code, shown.err) == (0, "")
-        assert shown.out.startswith(f"usage: clozeline {job} ")
-
-    assert main(["shard"], prog="clozeline") == 2
-    assert "See `clozeline shard --help`" in capsys.readouterr().err
 
 
 def test_what_is_printed_of_a_corpus_cannot_steer_the_terminal(command, tmp_path: Path) -> None:

@@ -30,11 +30,12 @@ from pipeline.statistics import (
 from schemas.cooccurrences import MAX_WINDOW, Counting
 from schemas.errors import UsageError
 from schemas.manifest import NAME, read_manifest
-from schemas.statistics import Statistics, read_statistics, unit_weight
+from schemas.statistics import Statistics, read_statistics
 from schemas.vocabulary import VOCABULARY_FOLDER, read_vocabulary
 from tests import forked
 from tests.conftest import made
 from tests.forked import Command
+from tests.schemas.test_cooccurrences import contexts_of, plain_loop
 
 WINDOW = 4
 
@@ -64,32 +65,15 @@ def weights_of(found: Statistics) -> dict[tuple[int, int], int]:
     return weights
 
 
-def contexts_of(weights: dict[tuple[int, int], int], vocabulary_size: int) -> list[int]:
-    """Return the total weight of each token's pairs. A pair of equal tokens counts twice."""
-    totals = [0] * vocabulary_size
-    for (first, second), weight in weights.items():
-        totals[first] += weight
-        totals[second] += weight
-    return totals
-
-
 def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> None:
     found = read_statistics(str(statistics))
     vocabulary = read_vocabulary(str(pairs / VOCABULARY_FOLDER))
     assert found.vocabulary_fingerprint == vocabulary.fingerprint
     assert found.vocabulary_size == vocabulary.size
 
-    tokens: Counter[int] = Counter()
-    weights: Counter[tuple[int, int]] = Counter()
-    for row in rows_of(pairs):
-        tokens.update(row)
-        for i, left in enumerate(row):
-            for distance in range(1, WINDOW + 1):
-                stretch = row[i : i + distance + 1]
-                if len(stretch) > distance and not set(stretch) & set(vocabulary.special_ids):
-                    pair = min(left, stretch[-1]), max(left, stretch[-1])
-                    weights[pair] += unit_weight(WINDOW) // distance
-
+    rows = rows_of(pairs)
+    tokens = Counter(token for row in rows for token in row)
+    weights = plain_loop(rows, WINDOW, vocabulary.special_ids)
     for special in vocabulary.special_ids:
         if special != vocabulary.special_id("unk"):
             tokens[special] = 0
@@ -99,7 +83,7 @@ def test_the_counts_are_those_of_a_plain_loop(statistics: Path, pairs: Path) -> 
 
     manifest = read_manifest(str(statistics), "statistics")
     assert manifest.totals == {"tokens": tokens.total(), "cooccurrences": len(weights)}
-    assert manifest.statistics["weight"] == weights.total()
+    assert manifest.statistics["weight"] == sum(weights.values())
 
 
 def test_processes_do_not_show(command, statistics: Path, pairs: Path, tmp_path: Path, monkeypatch) -> None:

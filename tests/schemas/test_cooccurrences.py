@@ -39,7 +39,7 @@ def table_of(rows: list[list[int]], type: pa.DataType | None = None) -> pa.Table
     return pa.table({"input_ids": pa.array(rows, pa.list_(type or pa.uint16()))})
 
 
-def plain_loop(rows: list[list[int]], window: int) -> dict[tuple[int, int], int]:
+def plain_loop(rows: list[list[int]], window: int, specials: tuple[int, ...] = SPECIALS) -> dict[tuple[int, int], int]:
     """Return the weight of each pair of tokens, one occurrence after another."""
     weights: Counter[tuple[int, int]] = Counter()
     for row in rows:
@@ -48,11 +48,20 @@ def plain_loop(rows: list[list[int]], window: int) -> dict[tuple[int, int], int]
                 if i + distance >= len(row):
                     break
                 stretch = row[i : i + distance + 1]
-                if any(token in SPECIALS for token in stretch):
+                if any(token in specials for token in stretch):
                     break
                 right = row[i + distance]
                 weights[min(left, right), max(left, right)] += unit_weight(window) // distance
     return dict(weights)
+
+
+def contexts_of(weights: dict[tuple[int, int], int], vocabulary_size: int) -> list[int]:
+    """Return the total weight of each token's pairs. A pair of equal tokens counts twice."""
+    totals = [0] * vocabulary_size
+    for (first, second), weight in weights.items():
+        totals[first] += weight
+        totals[second] += weight
+    return totals
 
 
 def as_dict(found: Cooccurrences) -> dict[tuple[int, int], int]:
@@ -65,16 +74,10 @@ def as_dict(found: Cooccurrences) -> dict[tuple[int, int], int]:
 @settings(max_examples=150)
 def test_counts_equal_plain_loops(rows: list[list[int]], window: int) -> None:
     expected = plain_loop(rows, window)
-    contexts = [0] * VOCABULARY_SIZE
-    for (first, second), weight in expected.items():
-        # A pair of equal tokens counts twice: each of the two is a context of the other.
-        contexts[first] += weight
-        contexts[second] += weight
-
     (block,) = blocks_of([table_of(rows)], window)
     cooccurrences = count_cooccurrences(block, counting_with(window))
     assert as_dict(cooccurrences) == expected
-    assert count_contexts(cooccurrences, VOCABULARY_SIZE).tolist() == contexts
+    assert count_contexts(cooccurrences, VOCABULARY_SIZE).tolist() == contexts_of(expected, VOCABULARY_SIZE)
 
     occurrences = Counter(token for row in rows for token in row)
     found = count_unigrams(block, counting_with(window))

@@ -130,9 +130,13 @@ def plain_seen(row_key: int, token: int, place: int, fate_place: int) -> int:
     return ORDINARY_IDS[int(uniform(row_key, place, REPLACEMENT) * len(ORDINARY_IDS))]
 
 
+def flat(rows: list[list[int]]) -> np.ndarray:
+    return np.concatenate([np.array(row, dtype=np.uint16) for row in rows])
+
+
 def draw_rows(rows: list[list[int]], masking: Masking) -> tuple[Masks, list[int]]:
     """(masks, the rows' keys)."""
-    ids_T = np.concatenate([np.array(row, dtype=np.uint16) for row in rows])
+    ids_T = flat(rows)
     offsets_B1 = offsets_of(np.array([len(row) for row in rows]))
     keys_B = numbers(np.uint64(key("rows")), np.arange(len(rows)))
     masks = draw_masks(RowsToMask(ids_T, offsets_B1, VOCABULARY.starts_word_V[ids_T], keys_B), masking, VOCABULARY)
@@ -192,3 +196,19 @@ def test_the_longest_row_and_the_most_rows(kind: Kind) -> None:
     assert masks.positions_K.tolist() == list(range(65_536))
     for r in (0, 1, 255, 256, 65_535):
         assert masks.seen_K[r] == plain_seen(row_keys[r], most[r], 0, 0)
+
+
+@pytest.mark.parametrize("shown", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.5, 0.25)])
+def test_other_shares_of_what_is_seen(shown: tuple[float, float]) -> None:
+    """The same tokens are chosen, and the same random ones are drawn, whatever is shown at them."""
+    rows = np.random.default_rng(0).choice(ORDINARY_IDS, (200, 140)).tolist()
+    usual, found = (draw_rows(rows, masking)[0] for masking in (Masking(), Masking(shown=shown)))
+    assert (found.positions_K == usual.positions_K).all()
+
+    true_K = flat(rows)[found.positions_K]
+    shares = ((found.seen_K == MASK_ID).mean(), (found.seen_K == true_K).mean())
+    # A random token is the true one in 1 of 80 cases.
+    expected = (shown[0], shown[1] + (1 - sum(shown)) / len(ORDINARY_IDS))
+    assert shares == pytest.approx(expected, abs=0.02)
+    is_random = np.all([(seen_K != MASK_ID) & (seen_K != true_K) for seen_K in (usual.seen_K, found.seen_K)], axis=0)
+    assert (found.seen_K[is_random] == usual.seen_K[is_random]).all()

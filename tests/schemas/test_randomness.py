@@ -1,5 +1,3 @@
-import hashlib
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,16 +17,6 @@ def test_numbers_are_those_of_splitmix64() -> None:
 def test_keys_are_what_they_were() -> None:
     assert key(7, "pairs", 123) == key("7", "pairs", "123") == 15806726151565132237
     assert key("a", "bc") != key("ab", "c")
-
-
-@given(st.lists(st.one_of(st.integers(), st.text("a1\u00e9\u4e2d\0"), st.binary()), max_size=4))
-def test_a_key_is_the_hash_of_its_parts_and_their_lengths(parts: list[int | str | bytes]) -> None:
-    text = b""
-    for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
-        text += len(data).to_bytes(8, "little") + data
-
-    assert key(*parts) == int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 @given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**40), min_size=1, max_size=5))

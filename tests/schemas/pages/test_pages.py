@@ -30,18 +30,6 @@ def test_a_missing_value_is_an_error() -> None:
         render("pipeline", "base.html")
 
 
-def test_a_page_holds_the_style_sheet_unchanged() -> None:
-    assert STYLE in frame("a")
-
-
-def test_the_style_sheet_is_well_formed() -> None:
-    depth = 0
-    for brace in re.findall(r"[{}]", STYLE):
-        depth += 1 if brace == "{" else -1
-        assert 0 <= depth <= 2
-    assert depth == 0
-
-
 def test_colors_are_defined_for_light_and_dark() -> None:
     used = set(re.findall(r"var\((--[\w-]+)\)", STYLE))
     defined = set(re.findall(r"(--[\w-]+):", STYLE))
