@@ -14,9 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from glob import escape
 from itertools import islice
-from typing import NamedTuple
 
-from pipeline.look_sample import Sampled, bad_records, is_one_document, records_of, sampled_from
+from pipeline.look_sample import bad_records, is_one_document, records_of, sampled_from
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, advice_on, plain_name
 from pipeline.readers.frames import check_end
@@ -100,18 +99,6 @@ class Look:
         return most if share >= MAIN_SHARE and most != UNKNOWN else AUTO_LANGUAGE
 
 
-class _Survey(NamedTuple):
-    """What a sample of some files shows. sums: those of each format. The other fields are as in `Look`."""
-
-    ranges: list[FileRange]
-    options: RecordOptions
-    text_bytes: int
-    sums: dict[str, Sampled]
-    bad: dict[str, str]  # a sentence on the first bad record of each file, by path, if there are too many
-    odd: str
-    unread_keys: dict[str, int]
-
-
 def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
     """Look at a folder, a file or a pattern, without what `exclude` names. Raises UsageError if it holds no text."""
     try:
@@ -125,50 +112,34 @@ def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
     if not readable:
         raise _no_text(folder, kinds, list(faults.values()) or [str(next(iter(found.values())))])
 
-    survey = _survey(readable, faults)
-    bad = survey.bad
+    look, bad = _survey(readable, faults, kinds)
     faults |= {one.path: bad.pop(one.path) for one in readable if one.path in bad and is_one_document(one)}
     all_faults = [*faults.values(), *bad.values()]
-
-    if survey.text_bytes == 0:
+    if look.text_bytes == 0:
         raise _no_text(folder, kinds, all_faults)
-
-    sums = survey.sums.values()
-    by_language = sum((one.by_language for one in sums), Counter[str]())
-    encodings = Counter(one.encoding for one in survey.ranges if one.encoding not in (UTF8, AUTO))
-    empty = [name for name, one in survey.sums.items() if not one.documents and not one.bad]
-    return Look(
-        [replace(kind, has_text=kind.name not in empty) for kind in kinds],
-        survey.options.text_key,
-        survey.options.text_layout,
-        survey.text_bytes,
-        documents=round(sum(one.all_documents for one in sums)),
-        languages={code: size / by_language.total() for code, size in by_language.most_common()},
-        encodings=dict(encodings.most_common()),
-        ranges=survey.ranges,
-        faults=all_faults,
-        unreadable=sorted(faults) if any(one.path not in faults for one in readable) else [],
-        odd=survey.odd,
-        unread_keys=survey.unread_keys,
-    )
+    unreadable = sorted(faults) if any(one.path not in faults for one in readable) else []
+    return replace(look, faults=all_faults, unreadable=unreadable)
 
 
 def _sound(readable: list[FileRange], faults: dict[str, str]) -> list[FileRange]:
     return [one for one in readable if one.path not in faults] or readable
 
 
-def _survey(readable: list[FileRange], faults: dict[str, str]) -> _Survey:
+def _survey(readable: list[FileRange], faults: dict[str, str], kinds: list[Kind]) -> tuple[Look, dict[str, str]]:
     """Read a sample of all files without faults, again while it finds some: what it cannot read must not count."""
-    survey = _survey_of(_sound(readable, faults), faults)
+    look, bad = _survey_of(_sound(readable, faults), faults, kinds)
     for _ in range(MORE_SURVEYS):
-        if (sound := _sound(readable, faults)) == survey.ranges:
+        if (sound := _sound(readable, faults)) == look.ranges:
             break
-        survey = _survey_of(sound, faults)
-    return survey
+        look, bad = _survey_of(sound, faults, kinds)
+    return look, bad
 
 
-def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
-    """Read a sample of all files. faults: as in `sampled_from`."""
+def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind]) -> tuple[Look, dict[str, str]]:
+    """Return what a sample of all files shows, and a sentence on the first bad record of each, if there are too many.
+
+    faults: as in `sampled_from`.
+    """
     texts = [one for one in ranges if one.format == "text"]
 
     @cache
@@ -176,19 +147,33 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str]) -> _Survey:
         sampled = sampled_from(texts, RecordOptions("text", "blank_line"), {})
         return sampled.documents, sampled.text_bytes
 
-    keys = text_keys(ranges, MAX_OPENED)
-    options = RecordOptions(keys.read, guessed_layout(texts, pieces))
+    keys, layout = text_keys(ranges, MAX_OPENED), guessed_layout(texts, pieces)
     # Each format by itself, because the share of text in a file differs most between formats.
     by_format: dict[str, list[FileRange]] = defaultdict(list)
     for one in ranges:
         by_format[one.format].append(one)
+    options = RecordOptions(keys.read, layout)
     sampled = {name: sampled_from(of_format, options, faults) for name, of_format in by_format.items()}
-    text_bytes = round(sum(one.all_bytes for one in sampled.values()))
-    for name in ("text", "auto") if options.text_layout == "file" else ():
+    for name in ("text", "auto") if layout == "file" else ():
         if name in sampled:
             sampled[name].all_documents = len(by_format[name])
-    odd = doubt(texts, options.text_layout, pieces)
-    return _Survey(ranges, options, text_bytes, sampled, bad_records(sampled.values()), odd, keys.unread)
+
+    sums = sampled.values()
+    by_language = sum((one.by_language for one in sums), Counter[str]())
+    empty = [name for name, one in sampled.items() if not one.documents and not one.bad]
+    look = Look(
+        [replace(kind, has_text=kind.name not in empty) for kind in kinds],
+        keys.read,
+        layout,
+        text_bytes=round(sum(one.all_bytes for one in sums)),
+        documents=round(sum(one.all_documents for one in sums)),
+        languages={code: size / by_language.total() for code, size in by_language.most_common()},
+        encodings=dict(Counter(one.encoding for one in ranges if one.encoding not in (UTF8, AUTO)).most_common()),
+        ranges=ranges,
+        odd=doubt(texts, layout, pieces),
+        unread_keys=keys.unread,
+    )
+    return look, bad_records(sums)
 
 
 def unreadable_in(folder: str, look: Look) -> list[str]:
