@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from schemas import storage
+from schemas import FORMAT_VERSION, storage
 from schemas.manifest import read_manifest
 from tests.damaged_folders import TRIES, Fields, damaged, outcome, read_all, read_fields, refused_by_both, write_fields
 from trainer.config.load import load_recipe
@@ -82,6 +82,9 @@ BAD_MANIFESTS: dict[str, tuple[Callable[[Fields], None], str]] = {
     "huge-rows": (put(10**30, "shards", 0, "rows"), "shards.0.rows"),
     "hash-of-another-kind": (put("../x", "shards", 0, "sha256"), "shards.0.sha256"),
     "no-lengths": (without("statistics", "lengths"), "statistics.lengths"),
+    "an-unknown-field": (put("red", "colour"), "colour"),
+    "a-newer-format": (put(FORMAT_VERSION + 1, "format_version"), "Upgrade it"),
+    "an-older-format": (put(FORMAT_VERSION - 1, "format_version"), "Make the folder again"),
     "lengths-of-other-rows": (put([0, 0, 5], "statistics", "lengths"), "statistics.lengths"),
 }
 
