@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import os
 import re
 import uuid
@@ -60,16 +59,13 @@ def exists(url: str) -> bool:
 
 
 def open_input(url: str) -> IO[bytes]:
-    """Open a binary file for reading; one in a store is read at once.
+    """Open a binary file of this machine for reading.
 
     Raises DataError if it does not exist, UsageError if it is a folder or cannot be a path, and StorageError if the
-    disk or the store refuses.
+    disk refuses.
     """
-    fs, path = filesystem(url)
-    if not isinstance(fs, LocalFileSystem):
-        return io.BytesIO(read(url))
     try:
-        return open(path, "rb")
+        return open(filesystem(url)[1], "rb")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"{url} does not exist.") from error
     except OSError as error:
@@ -77,7 +73,7 @@ def open_input(url: str) -> IO[bytes]:
 
 
 def read(url: str) -> bytes:
-    """Return the bytes of a whole file. Raises as `open_input` does.
+    """Return the bytes of a whole file. Raises as `open_input` does, and StorageError if a store refuses.
 
     From a store it takes one request, so a file that is replaced at the same moment is read either in its old or in its
     new version, never as a mix.
