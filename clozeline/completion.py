@@ -99,7 +99,6 @@ def parsers() -> dict[str, CommandParser]:
 
 
 def _complete(action: argparse.Action, recipes: dict[str, str]) -> None:
-    """Say what completes an action's value, by the name that the help gives the value."""
     value = action.metavar if isinstance(action.metavar, str) else ""
     if value == RECIPE:
         action.complete = recipes  # type: ignore[attr-defined]

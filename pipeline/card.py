@@ -131,7 +131,6 @@ def commonest_sources(manifest: Manifest) -> list[tuple[str, int]]:
 
 
 def _figures(manifest: Manifest, vocabulary: Vocabulary) -> dict[str, str]:
-    """Return the figures that people cite, formatted, by name."""
     statistics = manifest.statistics
     rows = manifest.totals["rows"]
     tokens = manifest.totals["tokens"]
@@ -282,7 +281,6 @@ class RowView:
         return texts
 
     def _fate(self, token_id: int, seen_id: int | None) -> str | None:
-        """Return what the mask did to a token, or None if the mask did not choose the token."""
         if seen_id is None:
             return None
         if seen_id == token_id:

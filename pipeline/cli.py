@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.beam import display, stop_signals
 from pipeline.flags import add_flag, add_flags, given_flags, yes_or_no
@@ -52,10 +52,6 @@ class Invocation:
 
     parsed: argparse.Namespace
     other_arguments: list[str]
-
-    def given(self, options: type) -> dict[str, Any]:
-        """Return the flags of a job that the user gave, by field name."""
-        return given_flags(options, self.parsed)
 
     def beam_arguments(self) -> list[str]:
         """Return what a job passes on to Beam: the other arguments, and how it is launched, as one of Beam's flags."""
@@ -188,7 +184,7 @@ def _run_shard(invocation: Invocation) -> None:
     from pipeline.summary import summary_lines, warning_lines
     from schemas.manifest import read_manifest
 
-    given = invocation.given(ShardJob)
+    given = given_flags(ShardJob, invocation.parsed)
     if "input" not in given and "inputs" not in given:
         invocation.refuse_misspelled(["--input", "--inputs"])
     job = ShardJob(**given)
@@ -209,7 +205,6 @@ def _run_shard(invocation: Invocation) -> None:
 
 
 def _where_listed(output: str) -> list[str]:
-    """Return a line with the folder that lists bad records and files that are not text, if there are any."""
     folder = storage.join(output, "rejected")
     return [f"  listed one by one in {one_line(storage.printable(folder))}"] if storage.exists(folder) else []
 
@@ -222,7 +217,7 @@ def _try_filters(job: ShardJob, invocation: Invocation) -> None:
         raise UsageError(
             f"--sample makes no text shards: it runs on this machine, without Beam. Leave out {unknown}, or --sample."
         )
-    unused = [f"--{name}" for name in NOT_FOR_SAMPLES if name in invocation.given(ShardJob)]
+    unused = [f"--{name}" for name in NOT_FOR_SAMPLES if name in given_flags(ShardJob, invocation.parsed)]
     if unused:
         print_note(f"Note: --sample makes no text shards, so {', '.join(unused)} changes nothing.")
 
@@ -235,7 +230,7 @@ def _run_vocab(invocation: Invocation) -> None:
     from pipeline.jobs.vocab import run
     from pipeline.summary import coverage_lines, vocabulary_warning
 
-    given = invocation.given(VocabJob)
+    given = given_flags(VocabJob, invocation.parsed)
     if "text" not in given and "counts" not in given:
         invocation.refuse_misspelled(["--text", "--counts"])
     if not {"extend", "add"} & given.keys():
@@ -258,7 +253,7 @@ def _run_pairs(invocation: Invocation) -> None:
     from pipeline.jobs.pairs import run
     from pipeline.summary import coverage_lines, pairs_warning
 
-    job = PairsJob.from_flags(invocation.given(PairsJob))
+    job = PairsJob.from_flags(given_flags(PairsJob, invocation.parsed))
     manifest = run(job, invocation.beam_arguments(), invocation.parsed.known_flags)
     if manifest is None:
         return
@@ -281,7 +276,7 @@ def _run_statistics(invocation: Invocation) -> None:
         refusal = unknown_flags(invocation.other_arguments, invocation.parsed.known_flags)
         raise UsageError(f"{refusal} statistics runs on this machine, without Beam, and takes none of Beam's flags.")
 
-    job = StatisticsJob(**invocation.given(StatisticsJob))
+    job = StatisticsJob(**given_flags(StatisticsJob, invocation.parsed))
     manifest = run(job, invocation.parsed.dry_run)
     if manifest is None:
         return

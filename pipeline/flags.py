@@ -68,9 +68,9 @@ def switch(*, help: str, recorded: bool = True) -> Any:
     return dataclasses.field(default=False, metadata={_KEY: Switch(help, is_recorded=recorded)})
 
 
-def switch_pair(default: Any, *, help: str, off_help: str) -> Any:
-    """Return a dataclass field for --NAME and --no_NAME. With the default None, other options decide the value."""
-    return dataclasses.field(default=default, metadata={_KEY: Switch(help, off_help)})
+def switch_pair(*, help: str, off_help: str) -> Any:
+    """Return a dataclass field for --NAME and --no_NAME. With None, the default, other options decide the value."""
+    return dataclasses.field(default=None, metadata={_KEY: Switch(help, off_help)})
 
 
 def flags_of(options: type) -> dict[str, tuple[Flag | Switch, Any]]:

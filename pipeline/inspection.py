@@ -306,7 +306,6 @@ def _show_lengths(name: str, lengths: list[int], more: str = "") -> Iterator[str
 
 
 def _bars(counts: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yield one line per name: its count, its share of the sum, and a bar."""
     whole = max(sum(count for _, count in counts), 1)
     longest = max((count for _, count in counts), default=1)
     for name, count in counts:

@@ -218,7 +218,6 @@ class VocabJob:
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
     lowercase: bool = switch_pair(
-        None,
         help="ignore case, and accents too in wordpiece: the default of unigram with ALBERT's special tokens, and of "
         "wordpiece if the text's language is English or Chinese",
         off_help="keep case, and accents too in wordpiece: the default of the others",
@@ -229,7 +228,6 @@ class VocabJob:
         help="whose special tokens a unigram vocabulary has, and whose case by default",
     )
     keep_accents: bool = switch_pair(
-        None,
         help="unigram: keep accents: the default unless the text's language is English or Chinese",
         off_help="unigram: ignore accents, as ALBERT and XLNet do: the default for English and Chinese text",
     )

@@ -137,7 +137,6 @@ def _values(lines: list[dict[str, Any]], *keys: str) -> list[Any]:
 
 
 def _last_lines(folder: Folder) -> list[dict[str, Any]]:
-    """Return the objects in the last lines of the metrics."""
     if kinds.METRICS not in folder.sizes:
         return []
     url, size = folder.at(kinds.METRICS), folder.sizes[kinds.METRICS]

@@ -126,7 +126,6 @@ def processes_for(input_bytes: int) -> int:
 
 
 def _estimate(plan: StatisticsPlan, input_bytes: int) -> Iterator[str]:
-    """Yield what a dry run prints about the job."""
     output_bytes = plan.counted_tokens * BYTES_PER_TOKEN
     hours = plan.counted_tokens / TOKENS_PER_SECOND / 3600
     yield f"statistics: up to {plan.counted_tokens:,} tokens, from {megabytes(input_bytes)} of pairs"
@@ -318,7 +317,6 @@ def _record_batch(found: Cooccurrences) -> pa.RecordBatch:
 
 
 def _add_up(counts: LotCounts, plan: StatisticsPlan, staging: Staging, processes: int) -> list[Report]:
-    """Return the report of each partition's file."""
     partitions = (
         (number, [run.part(*np.searchsorted(run.numbers, [number, number + 1]).tolist()) for run in counts.runs])
         for number in range(plan.partitions)

@@ -94,7 +94,6 @@ def summary_lines(manifest: Manifest) -> list[str]:
 
 
 def _encoding_lines(encodings: dict[str, Report]) -> list[str]:
-    """Return a line for each encoding other than UTF-8 that --encoding auto found."""
     others = {name: found for name, found in encodings.items() if name != UTF8}
     lines = []
     for name, found in sorted(others.items(), key=lambda item: (-item[1]["files"], item[0])):

@@ -35,7 +35,6 @@ from schemas.text_facts import (
     LeftOut,
     TextFacts,
     cut,
-    domains_of,
     largest_first,
     with_others,
 )
@@ -91,7 +90,7 @@ def text_facts(manifest: Manifest, inputs: list[Input]) -> TextFacts:
         corpora=_corpora(manifest),
         left_out=left_out(manifest.ledger),
         cleaning=largest_first(statistics.get("cleaning", {}).items()),
-        domains=domains_of(statistics),
+        domains=statistics.get("domains"),
         sentences_per_document=statistics.get("log2_sentences_per_document", []),
         characters_per_sentence=statistics.get("log2_characters_per_sentence", []),
     )

@@ -122,7 +122,6 @@ class CommandParser(argparse.ArgumentParser):
         return "\n".join(parts)
 
     def _usage(self) -> str:
-        """Return the usage: what must be given, and whether there is more."""
         if self.usage:
             return self.usage
         given = [value_of(action) for action in self._get_positional_actions()]

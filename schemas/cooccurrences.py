@@ -111,7 +111,6 @@ def blocks_of(tables: Iterable[pa.Table], window: int) -> Iterator[TokenRows]:
 
 
 def _rows_of(tables: Iterable[pa.Table]) -> Iterator[_Rows]:
-    """Yield the rows of each record batch."""
     for table in tables:
         for batch in table.to_batches():
             column = batch.column("input_ids")

@@ -117,7 +117,6 @@ def decode_entries(data: bytes, holds: Listed) -> list[Any]:
 
 
 def _needed(**types: Any) -> type[BaseModel]:
-    """Return a model of fields that readers need. A manifest may have others too."""
     fields: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in types.items()}
     return create_model("Needed", __config__=ConfigDict(extra="allow", strict=True), **fields)
 

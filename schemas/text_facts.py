@@ -103,12 +103,6 @@ def dumped(facts: TextFacts) -> dict[str, Any]:
     return facts.model_dump(mode="json", exclude_none=True)
 
 
-def domains_of(statistics: dict[str, Any]) -> DomainFacts | None:
-    """Return what the statistics of a text say about domains; None without URLs. Raises ValueError if it is invalid."""
-    domains = statistics.get("domains")
-    return None if domains is None else DomainFacts.model_validate(domains)
-
-
 def with_others(domains: DomainFacts) -> list[Named]:
     """Return the largest hosts with their documents, then a sum of the others."""
     others = domains.hosts - len(domains.largest)

@@ -46,7 +46,6 @@ class Parser(CommandParser):
 
 
 def _flag_hint(flag: str, known: Iterable[str]) -> str:
-    """Return where a flag of a step, or a key of its recipe, is set."""
     name = flag.removeprefix("--").replace("-", "_")
     if name == "set":
         return " Keys of the recipe stand under [train] in clozeline.toml, which --plan_only writes into DIR."

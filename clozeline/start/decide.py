@@ -44,9 +44,6 @@ CPU_RECIPES = ((0.75, "cpu_minutes"), (5.0, "cpu_hour"), (inf, "cpu_night"))
 GPU_RECIPES = ((2.0, "gpu_minutes"), (inf, "gpu_day"))
 """(hours, recipe) up to which the recipe is the one for a CPU or for GPUs."""
 MINUTES_OF_CPU = CPU_RECIPES[0][1]
-FOR_CPU = "for this many hours on a CPU"  # why it is one of these
-FOR_GPUS = "for this many hours on GPUs"
-FOR_LITTLE_TEXT = "for so little text"
 
 MOST_ENTRIES_IN_MINUTES = 8_000
 """Of a vocabulary for MINUTES_OF_CPU: a larger one costs more steps than it is worth (docs/gallery.md)."""
@@ -253,7 +250,7 @@ def _recipe_for(look: Look, gpus: int, hours: float) -> tuple[str, str, int]:
     for_gpus = _within(GPU_RECIPES, hours)
     for recipe in (for_gpus, GPU_RECIPES[0][1]):
         if gpus and look.text_bytes >= _least_text(recipe):
-            return recipe, FOR_GPUS if recipe == for_gpus else FOR_LITTLE_TEXT, gpus
+            return recipe, "for this many hours on GPUs" if recipe == for_gpus else "for so little text", gpus
 
     recipe = _within(CPU_RECIPES, hours)
     least = _least_text(recipe)
@@ -262,7 +259,7 @@ def _recipe_for(look: Look, gpus: int, hours: float) -> tuple[str, str, int]:
             f"{megabytes(look.text_bytes)} of text is too little to train on: {recipe} needs {megabytes(least)} for "
             f"its first steps, and less than {LITTLE_TEXT / 1e6:g} MB teaches a model little. Add text."
         )
-    return recipe, FOR_LITTLE_TEXT if gpus else FOR_CPU, 1
+    return recipe, "for so little text" if gpus else "for this many hours on a CPU", 1
 
 
 def _within(recipes: tuple[tuple[float, str], ...], hours: float) -> str:

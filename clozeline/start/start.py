@@ -88,7 +88,6 @@ def _publish(path: str, text: str, before: str) -> None:
 
 
 def _new_plan(options: argparse.Namespace, path: str, prog: str) -> str:
-    """Return the text of a plan for what FOLDER holds."""
     progress.doing(f"looking at {storage.printable(options.input)}")
     look = look_at(options.input)
     ends = look.faults[len(look.unreadable) :]  # what ends the first step, even without the files that cannot be read

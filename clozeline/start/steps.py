@@ -260,7 +260,6 @@ def listed(value: Any) -> list[str]:
 
 
 def _hashes(paths: list[str]) -> list[str]:
-    """Return hashes of those that are files."""
     return [storage.sha256(storage.read(path)) for path in paths if os.path.isfile(path)]
 
 

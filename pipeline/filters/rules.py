@@ -285,7 +285,6 @@ def _sets(names: list[Any], where: str) -> list[str]:
 
 
 def _read(path: str) -> tuple[list[str], dict[str, Any]]:
-    """Return the sets of a file, and the values of its [rules]."""
     shown = storage.printable(path)
     try:
         content = tomllib.loads(storage.read_named("--filters", path).decode("utf-8-sig"))

@@ -30,7 +30,6 @@ def render_markdown(package: str, template: str, **values: object) -> str:
 
 @cache
 def _environment(package: str, is_html: bool) -> Environment:
-    """Return an environment that finds the templates of `package` and the shared ones."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "templates"), PackageLoader("schemas", "pages")]),
         autoescape=is_html,
@@ -40,22 +39,7 @@ def _environment(package: str, is_html: bool) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["thousands"] = thousands
-    environment.filters["fixed"] = fixed
-    environment.filters["percent"] = percent
+    environment.filters["thousands"] = "{:,}".format
+    environment.filters["fixed"] = lambda number, digits: f"{number:.{digits}f}"
+    environment.filters["percent"] = lambda share, digits: f"{share:.{digits}%}"
     return environment
-
-
-def thousands(number: int) -> str:
-    """Return an integer with commas. Example: `thousands(1234567)` -> `"1,234,567"`."""
-    return f"{number:,}"
-
-
-def fixed(number: float, digits: int) -> str:
-    """Return a number with this many digits after the point. Example: `fixed(0.5, 2)` -> `"0.50"`."""
-    return f"{number:.{digits}f}"
-
-
-def percent(share: float, digits: int) -> str:
-    """Return a share of one in percent. Example: `percent(0.1234, 1)` -> `"12.3%"`."""
-    return f"{share:.{digits}%}"
