@@ -107,7 +107,6 @@ def run(job: StatisticsJob, dry_run: bool) -> Manifest | None:
     processes = job.processes or processes_for(input_bytes)
     set_in_environment(os.environ)  # processes inherit it
     with leases.held(staging.output, staging.token):
-        staging.decide_destination()
         counts = _count(lots, plan, staging, processes)
         reports = _add_up(counts, plan, staging, processes)
         _publish(counts, reports, plan, provenance, staging)
@@ -329,7 +328,7 @@ def add_partition(numbered: tuple[int, list[RunIndex]], plan: StatisticsPlan, st
     """Add up a partition's pairs of tokens, and write them without those below the least weight. Returns its report."""
     number, rows = numbered
     name = shard_name(COOCCURRENCES, number, plan.partitions)
-    finished = staging.report_of_shard(name)
+    finished = staging.report(name)
     if finished is not None:
         return finished
 
@@ -348,7 +347,7 @@ def add_partition(numbered: tuple[int, list[RunIndex]], plan: StatisticsPlan, st
         "dropped_weight": int(summed.weight_C[~is_kept_C].sum()),
         "weight": int(kept.weight_C.sum()),
     }
-    return staging.keep_shard(name, data, {"shard": entry, **dropped})
+    return staging.keep(name, data, {"shard": entry, **dropped})
 
 
 def least_weight(weight_C: NDArray[np.int64], most_pairs: int) -> int:
@@ -371,7 +370,7 @@ def _publish(
     """Publish the folder. reports: of all partitions, in order."""
     columns = [pa.array(counts.unigrams_V), pa.array(counts.context_weights_V)]
     data, entry = shards.encode_shard(UNIGRAMS_FILE, pa.table(columns, schema=UNIGRAMS_SCHEMA))
-    unigrams = staging.keep_shard(UNIGRAMS_FILE, data, {"shard": entry})
+    unigrams = staging.keep(UNIGRAMS_FILE, data, {"shard": entry})
     entries = [Shard(**report["shard"]) for report in [*reports, unigrams]]  # sorted by path
     listed, parts = in_parts("shards", entries, staging)
 

@@ -158,8 +158,6 @@ def _run(execution: Execution, command: str) -> Manifest | None:
     pipeline = execution.build()
     staging = execution.staging
     with all_held(execution.stagings) as held, _staging_of_refused_jobs_removed(staging), _truth_of(staging):
-        for each in execution.stagings:
-            each.decide_destination()
         execution.prepare()
         if leaves_job(execution.options):
             _submit_and_leave(execution, pipeline, held)

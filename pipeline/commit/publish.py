@@ -5,10 +5,8 @@ What an output folder holds, what a kill at that moment leaves, and what the nex
     moment                       in addition to _lease-<token>.json     after a kill, the next start
     ---------------------------  -------------------------------------  ------------------------------------------------
     it plans, builds its graph   an older result, if any; no lease yet  begins
-    it holds the folder          + _unfinished-<job>; on stores also    begins
-                                 _unfinished-owner.json
-    pieces are made              + on stores without an older result,   makes the missing pieces
-                                 shards
+    it holds the folder          + _unfinished-<job>                    begins
+    pieces are made              the same                               makes the missing pieces
     the last step checks them    the same                               makes shards that were damaged again
     it removes the old manifest  old and new files, no manifest         makes no piece, and publishes from the start
     it moves pieces into place   the same                               the same
@@ -26,7 +24,7 @@ engine repeats then has nothing to do. Another job of the folder has a separate 
 the clean-up removes the unfinished work of all jobs.
 
 No reader ever finds a manifest next to files of another result. Every shard is checked before any file outside of
-staging changes: its size always, its bytes where they may have changed since they were written (`_must_be_read`).
+staging changes: its size always, its bytes where they may have changed since they were written (`_fault`).
 
 Engines run a step again when they lose its result, and some run two copies of it (twins) at the same time. So the last
 step ends at once if its result is in place, accepts pieces that its twin has already moved, and removes nothing that
@@ -34,8 +32,7 @@ any step may need again. Unfinished files are removed by the launcher, once the 
 by the last step if no launcher waits any longer.
 
 Folders may have hundreds of thousands of shards. So entries are read a part at a time, folders are listed once instead
-of being asked about each file, and operations on single files run concurrently. Shards that were uploaded under their
-final names (staging.py) are only checked.
+of being asked about each file, and operations on single files run concurrently.
 """
 
 from __future__ import annotations
@@ -44,7 +41,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 
 from pipeline.commit import leases
 from pipeline.commit.staging import PREFIX, Staging
@@ -197,19 +194,18 @@ def part_entries(staging: Staging, manifest: Manifest) -> Iterator[list[Shard]]:
 def check_pieces(staging: Staging, manifest: Manifest) -> set[str]:
     """Check that each piece matches its manifest entry, and return the names of those in staging. Moves nothing.
 
-    A piece is in staging, or in the output folder, where the job uploaded it directly or moved it before it was killed
-    while publishing.
+    A piece is in staging, or in the output folder, to which the job moved it before it was killed while publishing.
 
     Raises StorageError for the first piece that differs, after the reports of all such pieces are dropped.
     """
     prefix = f"{manifest.kind}-" if manifest.kind in ("text", "pairs") else ""
     staged = storage.sizes(staging.url(""), prefix)
     in_place = storage.sizes(staging.output, prefix)
-    pieces = _Pieces(staging, staged, in_place, staging.destination().is_direct)
+    find_fault = partial(_fault, staging=staging, staged=staged, in_place=in_place)
 
     faults: list[str] = []
     for entries in part_entries(staging, manifest):
-        for shard, fault in zip(entries, concurrently(pieces.fault, entries), strict=True):
+        for shard, fault in zip(entries, concurrently(find_fault, entries), strict=True):
             if fault:
                 faults.append(fault)
                 staging.drop_piece(shard.path)
@@ -223,40 +219,24 @@ def check_pieces(staging: Staging, manifest: Manifest) -> set[str]:
     return set(staged)
 
 
-@dataclass(frozen=True)
-class _Pieces:
-    """Two listings, of sizes by name, and whether the pieces in the output folder are known to be this job's."""
+def _fault(shard: Shard, staging: Staging, staged: dict[str, int], in_place: dict[str, int]) -> str:
+    """Return what is wrong with a piece; empty if nothing is. staged, in_place: sizes by name, from two listings."""
+    is_staged = shard.path in staged
+    size = staged[shard.path] if is_staged else in_place.get(shard.path)
+    url = staging.url(shard.path) if is_staged else storage.join(staging.output, shard.path)
+    if size is None:
+        return f"{url} is missing"
+    if size != shard.bytes:
+        return f"{url} has {size:,} bytes where {shard.bytes:,} were written"
 
-    staging: Staging
-    staged: dict[str, int]
-    in_place: dict[str, int]
-    in_place_is_trusted: bool
-
-    def fault(self, shard: Shard) -> str:
-        """Return what is wrong with a piece; empty if nothing is."""
-        is_staged = shard.path in self.staged
-        size = self.staged[shard.path] if is_staged else self.in_place.get(shard.path)
-        url = self.staging.url(shard.path) if is_staged else storage.join(self.staging.output, shard.path)
-        if size is None:
-            return f"{url} is missing"
-        if size != shard.bytes:
-            return f"{url} has {size:,} bytes where {shard.bytes:,} were written"
-
-        # Not read at `url`: a twin of this step may have moved it since the listing.
-        if self._must_be_read(shard, is_staged) and not _is_whole(self.staging.piece(shard.path), shard):
-            return f"{url} has other bytes than were written"
-        return ""
-
-    def _must_be_read(self, shard: Shard, is_staged: bool) -> bool:
-        """Whether checking the size of a piece is not enough, so that its sha256 must be compared.
-
-        Reading everything again would double the traffic of a job on an object store. Two kinds of pieces are read:
-        those in place already, where another job may have written, and those that an earlier attempt left on a local
-        disk, which a crash of the machine may have filled with zeros.
-        """
-        if not is_staged:
-            return not self.in_place_is_trusted
-        return storage.is_local(self.staging.output) and not self.staging.made_now(shard.path)
+    # Reading everything again would double the traffic of a job on an object store. Only two kinds of pieces are read:
+    # those in place already, where another job may have written, and those that an earlier attempt left on a local
+    # disk, which a crash of the machine may have filled with zeros.
+    must_be_read = not is_staged or (storage.is_local(staging.output) and not staging.made_now(shard.path))
+    # Not read at `url`: a twin of this step may have moved it since the listing.
+    if must_be_read and not _is_whole(staging.piece(shard.path), shard):
+        return f"{url} has other bytes than were written"
+    return ""
 
 
 def read_piece(staging: Staging, shard: Shard) -> bytes:

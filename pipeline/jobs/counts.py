@@ -297,18 +297,17 @@ def add_up_partition(
 ) -> list[Report]:
     """Add up one partition of all counts. Returns a report for each set of rules: its file's entry and its tally."""
     names = [shard_name(rules.name, partition, plan.partitions) for rules in plan.rules]
-    finished = [staging.report_of_shard(name) for name in names]
+    finished = [staging.report(name) for name in names]
     reports = [report for report in finished if report is not None]
 
     if len(reports) < len(names):
         counts = read_tables()[0] if plan.lots else BY_RULES.empty_table()
-        keep = staging.keep_shard if plan.is_result else staging.keep
         reports = []
         for number, name in enumerate(names):
             added = add_partition(counts, number)
             data, entry = shards.encode_shard(name, added)
             tally = tally_words(sum_counts(added, ["word"])).tolist()
-            reports.append(keep(name, data, {"shard": entry, "tally": tally}))
+            reports.append(staging.keep(name, data, {"shard": entry, "tally": tally}))
 
     if plan.is_result:
         steps.count_all(totals_of_counts(tallies_of(reports), plan))

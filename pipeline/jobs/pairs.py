@@ -236,7 +236,7 @@ def pair_shards(part: int, plan: PairsPlan) -> Iterator[tuple[int, PairShard]]:
 
 def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
     """Build one pair shard and return its report. A shard that an earlier attempt finished is not built again."""
-    done = plan.staging.report_of_shard(target.name)
+    done = plan.staging.report(target.name)
     if done is not None:
         return done
 
@@ -252,7 +252,7 @@ def build_pair_shard(target: PairShard, plan: PairsPlan) -> Report:
         except BaseException:  # the caches of an encoder that was interrupted may be incomplete
             _encoder.cache_clear()
             raise
-    return plan.staging.keep_shard(target.name, data, report)
+    return plan.staging.keep(target.name, data, report)
 
 
 @lru_cache(maxsize=1)

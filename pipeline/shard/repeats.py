@@ -229,7 +229,7 @@ def finish_shard(name: str, read_tables: Callable[[], list[pa.Table]], drop_repe
     `read_tables` returns the places of its spans that occurred in an earlier shard (PLACE_SCHEMA). A shard that an
     earlier attempt finished is not made again. Raises StorageError or DataError if the draft is damaged or gone.
     """
-    finished = staging.report_of_shard(name)
+    finished = staging.report(name)
     if finished is not None:
         return finished
 
@@ -257,7 +257,7 @@ def finish_shard(name: str, read_tables: Callable[[], list[pa.Table]], drop_repe
         "ledger": draft["counts"]["ledger"] + dropped,
         "cleaning": {REMOVED: removed} if removed else {},
     }
-    return staging.keep_shard(name, data, {**encoded, **counts})
+    return staging.keep(name, data, {**encoded, **counts})
 
 
 # Documents in order

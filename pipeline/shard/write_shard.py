@@ -57,13 +57,13 @@ def write_shard(
     (DROPPED_SCHEMA). A shard that an earlier attempt finished is not made again. Raises DataError if the shard has more
     text than an Arrow column can hold.
     """
-    finished = staging.report_of_shard(name)
+    finished = staging.report(name)
     if finished is not None:
         return finished
 
     table, documents, report = collect_documents(name, read_tables, options, staging)
     data, encoded = encode_text_shard(name, table, documents["row"].to_numpy())
-    return staging.keep_shard(name, data, {**encoded, **report})
+    return staging.keep(name, data, {**encoded, **report})
 
 
 def collect_documents(

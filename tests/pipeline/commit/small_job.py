@@ -37,14 +37,14 @@ def data_of(job: str, name: str) -> bytes:
 
 def build(staging: Staging, name: str) -> Report:
     """Make a shard unless it is finished, as a worker does."""
-    done = staging.report_of_shard(name)
+    done = staging.report(name)
     if done is not None:
         return done
 
     data = data_of(staging.job, name)
     digest = storage.sha256(data)
     entry = {"path": name, "rows": 1, "tokens": 0, "bytes": len(data), "sha256": digest, "fingerprint": digest[:32]}
-    return staging.keep_shard(name, data, {"shard": entry})
+    return staging.keep(name, data, {"shard": entry})
 
 
 def add_up(reports: list[Report]) -> Report:
@@ -78,7 +78,6 @@ def attempt(out: str, job: str, count: int = SHARDS, built: int | None = None) -
     """One run of a job, which dies after `built` shards if a number is given."""
     staging = Staging(out, job, token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        staging.decide_destination()
         reports = [build(staging, name) for name in names_of(count)[:built]]
         if built is None:
             finish(staging, reports)

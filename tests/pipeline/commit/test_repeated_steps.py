@@ -46,7 +46,6 @@ def built(out: str) -> Iterator[tuple[Staging, list[Report]]]:
     """A job whose launcher waits and whose shards are finished."""
     staging = Staging(out, "new", token=uuid.uuid4().hex)
     with leases.held(out, staging.token):
-        staging.decide_destination()
         yield staging, [build(staging, name) for name in names_of()]
 
 
@@ -232,7 +231,6 @@ def twice(function):
 def test_the_last_steps_of_jobs_may_run_twice(
     command: Command, s3: ObjectStore, corpus: Path, vocab: Path, monkeypatch
 ) -> None:
-    """On a store, where shards have been uploaded under their final names."""
     bucket = s3.bucket("repeated")
     monkeypatch.setattr(shard_graph, "publish_text", twice(shard_graph.publish_text))
     monkeypatch.setattr(pairs_graph, "publish_pairs", twice(pairs_graph.publish_pairs))

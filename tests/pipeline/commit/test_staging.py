@@ -6,16 +6,30 @@ import contextlib
 import threading
 import uuid
 
+import fsspec
 import pytest
 
 from pipeline.beam import runner as beam_runner
 from pipeline.commit import leases, publish
+from pipeline.commit import parts as manifest_parts
 from pipeline.commit.staging import Staging
+from schemas import manifest as manifests
 from schemas import storage
 from schemas.errors import StorageError
 from schemas.manifest import read_manifest
 from schemas.shards import read_shard_bytes
-from tests.pipeline.commit.small_job import SHARDS, Killed, attempt, check_result, data_of, die_at, files, names_of
+from tests.pipeline.commit.small_job import (
+    SHARDS,
+    Killed,
+    attempt,
+    build,
+    check_result,
+    data_of,
+    die_at,
+    files,
+    finish,
+    names_of,
+)
 
 KILLED = "clozeline: killed here\n"
 CHANGES = 34
@@ -60,6 +74,31 @@ def test_a_damaged_piece_leaves_the_old_result_as_it_was(out: str) -> None:
     assert {name: data for name, data in files(out).items() if not name.startswith("_unfinished")} == before
     attempt(out, "new")
     check_result(out, "new")
+
+
+def test_thousands_of_shards_are_copied_in_a_store_and_take_no_other_request_each(store_out: str, monkeypatch) -> None:
+    staging = Staging(store_out, "a", token="t")
+    asked: list[str] = []
+    store = type(fsspec.filesystem("memory"))
+    for name in ("cat_file", "pipe_file", "ls", "cp_file"):
+        spy_method(monkeypatch, store, name, asked)
+    with leases.held(store_out, staging.token):
+        reports = [build(staging, name) for name in names_of(3000)]
+        del asked[:]
+        monkeypatch.setattr(manifest_parts, "PART_ENTRIES", 4096)
+        monkeypatch.setattr(manifests, "PART_ENTRIES", 4096)
+        finish(staging, reports)
+    assert len(asked) - asked.count("cp_file") < 60 and asked.count("cp_file") == 3000 + 1
+
+
+def spy_method(monkeypatch: pytest.MonkeyPatch, store: type, name: str, asked: list[str]) -> None:
+    real = getattr(store, name)
+
+    def call(*arguments, **options):
+        asked.append(name)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(store, name, call)
 
 
 @pytest.fixture

@@ -201,15 +201,15 @@ from itertools import count
 from pipeline.cli import main
 from pipeline.commit.staging import Staging
 
-keep_shard = Staging.keep_shard
+keep = Staging.keep
 shards = count(1)
 
 def keep_or_end(*arguments):
     if next(shards) > int(sys.argv[1]):
         os.kill(os.getpid(), signal.SIGKILL)
-    return keep_shard(*arguments)
+    return keep(*arguments)
 
-Staging.keep_shard = keep_or_end
+Staging.keep = keep_or_end
 sys.exit(main(sys.argv[2:]))
 """
 

@@ -159,7 +159,7 @@ def test_what_was_finished_is_not_read_again(tmp_path: Path) -> None:
         raise AssertionError("the tables were read")
 
     staging = Staging(str(tmp_path), "job")
-    kept = staging.keep_shard(NAME, b"", {"kept": 1})
+    kept = staging.keep(NAME, b"", {"kept": 1})
     assert write_shard(NAME, refuse, ShardOptions("exact", 7), staging) == kept
 
 
