@@ -45,10 +45,6 @@ REMOTE_ATTEMPTS = 3
 """Maximum attempts when workers are lost. Each attempt continues from the pieces that the last one finished."""
 
 
-def _nothing() -> None:
-    """Default of `Execution.prepare`."""
-
-
 @dataclass(frozen=True)
 class Execution:
     """A job that Beam can build and run, more than once if needed.
@@ -69,7 +65,7 @@ class Execution:
     staging: Staging
     work: display.Work
     estimate: Callable[[], Estimate]
-    prepare: Callable[[], None] = _nothing
+    prepare: Callable[[], None] = lambda: None
     published_first: tuple[Staging, ...] = ()
 
     @property
@@ -114,23 +110,15 @@ def run_job(
     """Run a job unless its result is finished, and return the published manifest.
 
     plan: called only if there is work to do.
-    Returns None after a dry run, and for a job submitted with --no_wait. Raises UsageError if the output folder holds
-    another result or another job works there, and whatever the steps raise.
+    The output folder does not change before the graph is built and the engine has answered, and a dry run changes
+    nothing at all. Returns None after a dry run, and for a job submitted with --no_wait. Raises UsageError if the
+    output folder holds another result or another job works there, and whatever the steps raise.
     """
     finished = finished_manifest(wanted, staging, is_dry_run(options))
     if finished is not None:
         return finished
     execution = plan()
     check_other_files(wanted, staging.output)
-    return execute(execution, command)
-
-
-def execute(execution: Execution, command: str) -> Manifest | None:
-    """Run a job and return its published manifest. None after a dry run, and for a job submitted with --no_wait.
-
-    The output folder does not change before the graph is built and the engine has answered, and a dry run changes
-    nothing at all. Raises UsageError if another job works in the output folder, and whatever the steps raise.
-    """
     if is_dry_run(execution.options):
         _check(execution, command)
         return None
@@ -163,9 +151,11 @@ def _run(execution: Execution, command: str) -> Manifest | None:
             _submit_and_leave(execution, pipeline, held)
             return None
 
+        # Workers inside the launcher end with it, and so does the job: its lease must not outlive them.
+        is_here = worker_location(execution.options) == "here"
         with display.job_progress(command, staging, execution.work):
             try:
-                run_attempts(execution, pipeline, partial(_submitted, execution, held))
+                run_attempts(execution, pipeline, None if is_here else partial(_keep_if_killed, held))
             except (JobStoppedError, EngineError) as error:
                 # A job that may still run keeps its lease: it needs it to publish, and other jobs must stay out of the
                 # folder.
@@ -229,13 +219,6 @@ def _keep(held: list[Lease], keep: bool) -> None:
 def _keep_if_killed(held: list[Lease]) -> None:
     for lease in held:
         lease.keep_if_killed()
-
-
-def _submitted(execution: Execution, held: list[Lease]) -> None:
-    """Called for each attempt that an engine has accepted."""
-    # Workers inside the launcher end with it, and so does the job: its lease must not outlive them.
-    if worker_location(execution.options) != "here":
-        _keep_if_killed(held)
 
 
 def _is_lost_after_publication(error: BaseException, lease: Lease) -> bool:

@@ -24,6 +24,14 @@ def total(reports: list[Report], name: str) -> int:
     return sum(report[name] for report in reports)
 
 
+def add_counts(reports: Iterable[Report]) -> Report:
+    """Add up reports that hold only numbers, or such sums, in any order and grouping."""
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report)
+    return dict(counts)
+
+
 def add_ledgers(ledgers: Iterable[Iterable[tuple[str, str, int]]]) -> Ledger:
     """Add up the counts of equal reasons and sources. The result is sorted by both."""
     counts: Counter[tuple[str, str]] = Counter()

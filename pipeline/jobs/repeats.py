@@ -8,7 +8,7 @@ earliest go to their shards, which pipeline/shard/repeats.py, which has the rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from apache_beam.pvalue import AsSingleton, PCollection
 
 from pipeline.beam import steps
 from pipeline.beam.steps import call_once
-from pipeline.commit.reports import Report, total
+from pipeline.commit.reports import Report, add_counts
 from pipeline.exchange.blocks import Addressed, Stream, Way
 from pipeline.exchange.exchange import Exchange, Output, Plan, Plans, Step, Written, numbered_index, relay
 from pipeline.exchange.runs import Keys
@@ -71,7 +71,7 @@ class DropRepeats(beam.PTransform):
     way: Way
 
     def expand(self, pbegin: Any) -> PCollection:
-        counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(_add_counts)
+        counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(add_counts)
         plans = AsSingleton(pbegin | "Plan" >> call_once(_plans, AsSingleton(counts)))
 
         indexes = self.drafts | "Indexes" >> beam.Map(numbered_index, "shard", "index")
@@ -89,11 +89,6 @@ class DropRepeats(beam.PTransform):
 
 def _counts(draft: Report) -> Report:
     return {"shards": 1, "spans": draft["spans"]}
-
-
-def _add_counts(counts: Iterable[Report]) -> Report:
-    listed = list(counts)
-    return {name: total(listed, name) for name in ("shards", "spans")}
 
 
 def _plans(added: Report) -> Plans:

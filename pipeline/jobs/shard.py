@@ -27,7 +27,7 @@ from pipeline.beam.engines import beam_options, chosen_shuffle, is_dry_run, path
 from pipeline.beam.runner import Execution, run_job
 from pipeline.beam.steps import Distribute, SummarizeParts, call_last, call_once, generate
 from pipeline.commit.finished import Provenance, Wanted, check_other_files, is_finished
-from pipeline.commit.reports import Report
+from pipeline.commit.reports import Report, add_counts
 from pipeline.commit.staging import Staging, plan_staging
 from pipeline.exchange.blocks import Way
 from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written, numbered_index
@@ -64,8 +64,6 @@ from pipeline.shard.detection import AUTO
 from pipeline.shard.documents import ReadOptions
 from pipeline.shard.holdout import (
     SIDE,
-    HoldoutPlan,
-    add_held_out_counts,
     held_out_counts,
     held_out_folder,
     held_out_stream,
@@ -73,7 +71,7 @@ from pipeline.shard.holdout import (
     plan_held_out,
 )
 from pipeline.shard.repeats import write_draft
-from pipeline.shard.survey import CorpusSurvey, Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.survey import CorpusSurvey, add_runs, shards_for, survey_corpus
 from pipeline.shard.write_runs import documents_stream, write_runs
 from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import manifest as manifests
@@ -323,9 +321,10 @@ class ShardCorpora(beam.PTransform):
         return replace(reading, has_urls=self.has_urls, of_corpora=of_corpora)
 
     def _survey(self, pbegin: Any, runs: Any) -> PCollection:
-        limits = self.job.max_bad_ratio, self.job.max_undecodable_ratio
+        job = self.job
+        limits = job.num_shards, job.shard_megabytes << 20, job.max_bad_ratio, job.max_undecodable_ratio
         added = runs | "Facts" >> beam.Map(_without_index) | "Add up" >> beam.CombineGlobally(add_runs)
-        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), self.sharding(), *limits)
+        return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), *limits)
 
     def _facts(self, pbegin: Any, runs: Any, survey: AsSingleton) -> AsSingleton:
         """Return the survey with the domains, if there may be any."""
@@ -333,10 +332,6 @@ class ShardCorpora(beam.PTransform):
             return survey
         domains = AsList(runs | "Count domains" >> CountDomains(survey, self.way))
         return AsSingleton(pbegin | "Add domains" >> call_once(with_domains, survey, domains))
-
-    def sharding(self) -> Sharding:
-        """Return the user's choices about shards."""
-        return Sharding(self.job.num_shards, self.job.shard_megabytes << 20)
 
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
@@ -366,8 +361,8 @@ class WriteHeldOut(beam.PTransform):
     def expand(self, pbegin: Any) -> PCollection:
         job = self.corpora.job
         counts = self.shards | "Counts" >> beam.Map(held_out_counts)
-        added = counts | "Add up" >> beam.CombineGlobally(add_held_out_counts)
-        plan = call_once(_plans_of_held_out, AsSingleton(added), job.holdout, self.corpora.sharding())
+        added = counts | "Add up" >> beam.CombineGlobally(add_counts)
+        plan = call_once(_plans_of_held_out, AsSingleton(added), job.holdout, job.shard_megabytes << 20)
         plans = AsSingleton(pbegin | "Plan" >> plan)
 
         runs = self.shards | "Runs" >> beam.FlatMap(numbered_runs)
@@ -385,12 +380,13 @@ class WriteHeldOut(beam.PTransform):
 # What workers do, with the functions that `ShardCorpora.expand` hands to its steps
 
 
-def _plans(decided: CorpusSurvey | HoldoutPlan) -> Plans:
-    return {SHARDS: Plan(decided.num_shards, decided.merges_runs, details=decided.num_shards)}
+def _plans(survey: CorpusSurvey) -> Plans:
+    return {SHARDS: Plan(survey.num_shards, survey.merges_runs, details=survey.num_shards)}
 
 
-def _plans_of_held_out(added: Report, share: float, sharding: Sharding) -> Plans:
-    return _plans(plan_held_out(added, share, sharding))
+def _plans_of_held_out(added: Report, share: float, shard_bytes: int) -> Plans:
+    num_shards, merges_runs = plan_held_out(added, share, shard_bytes)
+    return {SHARDS: Plan(num_shards, merges_runs, details=num_shards)}
 
 
 _INDEXES = ("index", "bands", "signatures", "hosts")

@@ -23,10 +23,10 @@ from pipeline.pairs.layout import (
     EncodedDocuments,
     RowBatch,
     RowLayout,
-    SpecialTokens,
     copy_rows,
     lay_pairs,
     lay_sentences,
+    special_ids_of_row,
     to_columns,
 )
 from pipeline.pairs.nsp_sop import pair_sentences
@@ -113,7 +113,7 @@ def to_tokens(text: pa.Table, encoder: TextEncoder, vocabulary: Vocabulary) -> E
         lengths.append(np.diff(encoded.offsets_N1))
 
     # No word begins at a special token.
-    special_ids = np.array(SpecialTokens.of(vocabulary).all_ids(), dtype=id_type)
+    special_ids = np.array(special_ids_of_row(vocabulary), dtype=id_type)
     ids.append(special_ids)
     word_starts.append(np.zeros(len(special_ids), dtype=bool))
 
@@ -168,9 +168,9 @@ def lay_rows(
     """Return the shard's rows in reading order, and what was left out or cut."""
     tokens = documents.tokens
     if options.objective in ("nsp", "sop"):
-        special = SpecialTokens.of(vocabulary)
-        rows_R7, ledger = pair_sentences(documents.corpus, options, len(special.all_ids()), pass_number)
-        return lay_pairs(rows_R7, tokens, len(special.between)), ledger
+        special_tokens = len(special_ids_of_row(vocabulary))
+        rows_R7, ledger = pair_sentences(documents.corpus, options, special_tokens, pass_number)
+        return lay_pairs(rows_R7, tokens, vocabulary.separators), ledger
 
     filled = fill_rows(documents.corpus, options, pass_number)
     return lay_sentences(filled, tokens), filled.ledger

@@ -31,7 +31,7 @@ NO_PAIR_LABEL = -1  # null in the shard
 class EncodedDocuments:
     """A text shard as token ids.
 
-    ids_T, word_starts_T: all tokens of the shard followed by those of `SpecialTokens.all_ids`. ids_T has the type that
+    ids_T, word_starts_T: all tokens of the shard followed by those of `special_ids_of_row`. ids_T has the type that
     a pair shard stores.
     tokens: the number of the shard's own tokens.
     corpus: where sentences and documents are.
@@ -101,24 +101,13 @@ def lengths_of_rows(range_lengths_N: Ints, range_offsets_R1: Ints) -> Ints:
     return np.diff(tokens_before_N1[range_offsets_R1])
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """The ids before A, between A and B, and after B. Example for BERT: `([CLS], [SEP], [SEP])`."""
+def special_ids_of_row(vocabulary: Vocabulary) -> list[int]:
+    """Return the special tokens of a row with pairs, in its order: before A, between A and B, and after B.
 
-    before: list[int]
-    between: list[int]
-    after: list[int]
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> SpecialTokens:
-        """Return the special tokens that a vocabulary's model puts into a row."""
-        cls_id = vocabulary.special_id("cls")
-        sep_id = vocabulary.special_id("sep")
-        return cls(before=[cls_id], between=[sep_id] * vocabulary.separators, after=[sep_id])
-
-    def all_ids(self) -> list[int]:
-        """Return the ids in the order of a row, which is also their order at the end of the token array."""
-        return [*self.before, *self.between, *self.after]
+    That is also their order at the end of the token array.
+    """
+    sep_id = vocabulary.special_id("sep")
+    return [vocabulary.special_id("cls"), *[sep_id] * vocabulary.separators, sep_id]
 
 
 def lay_pairs(rows_R7: Ints, tokens: int, between: int) -> RowLayout:

@@ -15,19 +15,19 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.commit.reports import Report, total
+from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.exchange.blocks import Stream
 from pipeline.exchange.runs import encode_run, one_batch
-from pipeline.shard.survey import MAX_READS, Sharding, shards_for
+from pipeline.shard.survey import MAX_READS, shards_for
 from pipeline.shard.write_runs import RUN_BUCKETS, documents_stream, placements_of
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -45,14 +45,6 @@ HELD_OUT = "held out"
 
 NOT_HELD_OUT = "not held out"
 """Reason in the held-out folder's ledger: the document is in the text folder."""
-
-
-@dataclass(frozen=True)
-class HoldoutPlan:
-    """The number of held-out shards, and whether their runs are merged before they are read."""
-
-    num_shards: int
-    merges_runs: bool
 
 
 def held_out_folder(output: str) -> str:
@@ -109,16 +101,10 @@ def held_out_counts(report: Report) -> Report:
     }
 
 
-def add_held_out_counts(counts: Iterable[Report]) -> Report:
-    """Add up results of `held_out_counts`, or sums of them, in any order and grouping."""
-    listed = list(counts)
-    return {name: total(listed, name) for name in ("shards", "documents", "held_out", "text_bytes")}
-
-
-def plan_held_out(added: Report, share: float, sharding: Sharding) -> HoldoutPlan:
+def plan_held_out(added: Report, share: float, shard_bytes: int) -> tuple[int, bool]:
     """Choose the number of held-out shards from the sums over all text shards, as `shards_for` does from their text.
 
-    Raises DataError if one of the two folders would be empty.
+    Also returns whether their runs are merged first. Raises DataError if one of the two folders would be empty.
     """
     documents = added["documents"] + added["held_out"]
     if 0 in (added["documents"], added["held_out"]):
@@ -129,7 +115,7 @@ def plan_held_out(added: Report, share: float, sharding: Sharding) -> HoldoutPla
             f"published. Give a {advice} share, or another --seed."
         )
 
-    num_shards = shards_for(added["text_bytes"], sharding.shard_bytes)
+    num_shards = shards_for(added["text_bytes"], shard_bytes)
     too_fine = num_shards > RUN_BUCKETS
     too_many_reads = added["shards"] * num_shards > MAX_READS
-    return HoldoutPlan(num_shards, too_fine or too_many_reads)
+    return num_shards, too_fine or too_many_reads

@@ -60,18 +60,6 @@ class CorpusSurvey:
     domains: Report | None = None
 
 
-@dataclass(frozen=True)
-class Sharding:
-    """The user's choices about shards.
-
-    num_shards: the exact number of shards, or None.
-    shard_bytes: maximum mean size of a shard, in bytes of text.
-    """
-
-    num_shards: int | None
-    shard_bytes: int
-
-
 def add_runs(reports: Iterable[Report]) -> Report:
     """Add up reports of `write_runs`, or such sums, in any order and grouping. Returns a sum."""
     runs = sorted(reports, key=lambda run: run["run"])
@@ -110,10 +98,11 @@ def _runs_with_rejected(run: Report) -> list[str]:
 
 
 def survey_corpus(
-    added: Report, sharding: Sharding, max_bad_ratio: float, max_undecodable_ratio: float = 1.0
+    added: Report, num_shards: int | None, shard_bytes: int, max_bad_ratio: float, max_undecodable_ratio: float = 1.0
 ) -> CorpusSurvey:
-    """Choose the number of shards from the sum of all runs (`add_runs`).
+    """Choose the number of shards from the sum of all runs (`add_runs`), unless the user gave `num_shards`.
 
+    shard_bytes: maximum mean size of a shard, in bytes of text.
     The choice follows from the amount of clean text, so neither the cut into files nor their compression affects it.
     Raises DataError if there is no document, if more records are bad or more bytes are not in a file's encoding than
     the shares allow, or if the number of shards that the user gave is too small for the text.
@@ -125,12 +114,13 @@ def survey_corpus(
         raise DataError(_no_document_message(added))
 
     text_bytes = added["text_bytes"]
-    num_shards = sharding.num_shards or shards_for(text_bytes, sharding.shard_bytes)
+    is_given = num_shards is not None
+    num_shards = num_shards or shards_for(text_bytes, shard_bytes)
     if text_bytes > num_shards * MAX_SHARD_BYTES:
         raise _too_few_shards(num_shards, f"{text_bytes:,} bytes of text in {num_shards:,} shards", text_bytes)
 
     # Runs are cut into RUN_BUCKETS, or exactly into the shards that the user asked for.
-    too_fine = sharding.num_shards is None and num_shards > RUN_BUCKETS
+    too_fine = not is_given and num_shards > RUN_BUCKETS
     too_many_reads = added["runs"] * num_shards > MAX_READS
     return CorpusSurvey(
         documents=added["documents"],

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.shard.holdout import add_held_out_counts, held_out_folder, is_held_out, plan_held_out
-from pipeline.shard.survey import SMALL_SHARD_BYTES, Sharding
+from pipeline.commit.reports import add_counts
+from pipeline.shard.holdout import held_out_folder, is_held_out, plan_held_out
+from pipeline.shard.survey import SMALL_SHARD_BYTES
 from pipeline.shard.write_runs import placements
 from schemas.errors import DataError, UsageError
 
@@ -83,13 +84,13 @@ def counts(documents: int, held_out: int, text_bytes: int, shards: int = 1000) -
 
 def test_held_out_shards_follow_from_their_text() -> None:
     parts = [counts(990, 10, SMALL_SHARD_BYTES // 200, shards=1)] * 1000
-    added = add_held_out_counts([add_held_out_counts(parts[:300]), add_held_out_counts(parts[300:])])
-    plan = plan_held_out(added, 0.01, Sharding(1000, 64 << 20))
-    assert plan.num_shards == 8  # five times 8 MB, rounded up to a power of two
-    assert not plan.merges_runs
+    added = add_counts([add_counts(parts[:300]), add_counts(parts[300:])])
+    num_shards, merges_runs = plan_held_out(added, 0.01, 64 << 20)
+    assert num_shards == 8  # five times 8 MB, rounded up to a power of two
+    assert not merges_runs
 
 
 @pytest.mark.parametrize(("documents", "held_out", "advice"), [(10, 0, "larger"), (0, 10, "smaller")])
 def test_two_folders_need_documents(documents: int, held_out: int, advice: str) -> None:
     with pytest.raises(DataError, match=f"of 10 documents.*Give a {advice} share"):
-        plan_held_out(counts(documents, held_out, 100), 0.5, Sharding(None, 64 << 20))
+        plan_held_out(counts(documents, held_out, 100), 0.5, 64 << 20)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.shard.survey import Sharding, add_runs, shards_for, survey_corpus
+from pipeline.shard.survey import add_runs, shards_for, survey_corpus
 from pipeline.shard.write_runs import RUN_BUCKETS
 from schemas.errors import DataError
 
@@ -65,13 +65,13 @@ def test_dropped_documents_are_records_too_and_all_kinds_of_bad_ones_are_named()
     with pytest.raises(
         DataError, match=r"100\.00% .*They are 2 x line is not a JSON object \(jsonl\), 1 x doc.* \(pdf\)\."
     ):
-        survey_corpus(added | {"documents": 0, "dropped": 0}, Sharding(None, 64 * MB), 0.03)
-    survey_corpus(added, Sharding(None, 64 * MB), 0.03)
+        survey_corpus(added | {"documents": 0, "dropped": 0}, None, 64 * MB, 0.03)
+    survey_corpus(added, None, 64 * MB, 0.03)
 
 
 def test_nothing_adds_up_to_nothing() -> None:
     with pytest.raises(DataError, match="no document"):
-        survey_corpus(add_runs([]), Sharding(None, 64 * MB), ALL_MAY_BE_BAD)
+        survey_corpus(add_runs([]), None, 64 * MB, ALL_MAY_BE_BAD)
 
 
 @pytest.mark.parametrize(
@@ -101,25 +101,27 @@ def test_no_shard_is_larger_than_the_user_wants(text_bytes: int, megabytes: int)
 
 
 @pytest.mark.parametrize(
-    ("runs", "sharding", "merges"),
+    ("runs", "num_shards", "merges"),
     [
-        (10, Sharding(None, 64 * MB), False),
-        (10**6, Sharding(64, 64 * MB), True),
-        (10, Sharding(2 * RUN_BUCKETS, 64 * MB), False),  # runs are cut into exactly these shards
+        (10, None, False),
+        (10**6, 64, True),
+        (10, 2 * RUN_BUCKETS, False),  # runs are cut into exactly these shards
     ],
 )
-def test_runs_are_merged_when_shards_would_read_too_many_ranges(runs: int, sharding: Sharding, merges: bool) -> None:
+def test_runs_are_merged_when_shards_would_read_too_many_ranges(
+    runs: int, num_shards: int | None, merges: bool
+) -> None:
     added = add_runs([report(1)]) | {"runs": runs, "documents": 5, "text_bytes": 5}
-    assert survey_corpus(added, sharding, ALL_MAY_BE_BAD).merges_runs == merges
+    assert survey_corpus(added, num_shards, 64 * MB, ALL_MAY_BE_BAD).merges_runs == merges
 
 
 def test_more_shards_than_a_run_has_buckets_need_merged_runs() -> None:
     added = add_runs([report(1)]) | {"text_bytes": 65537 * MB}
-    survey = survey_corpus(added, Sharding(None, 64 * MB), ALL_MAY_BE_BAD)
+    survey = survey_corpus(added, None, 64 * MB, ALL_MAY_BE_BAD)
     assert survey.num_shards == 2 * RUN_BUCKETS and survey.merges_runs
 
 
 def test_too_few_shards_are_refused_with_a_number_that_is_enough() -> None:
     added = add_runs([report(1)]) | {"text_bytes": 3 << 31}
     with pytest.raises(DataError, match=r"--num_shards 2 is too few: .* in 2 shards.* Give --num_shards 7 or more"):
-        survey_corpus(added, Sharding(2, 64 * MB), ALL_MAY_BE_BAD)
+        survey_corpus(added, 2, 64 * MB, ALL_MAY_BE_BAD)

@@ -15,7 +15,7 @@ from pipeline.readers.listing import matching_files
 from pipeline.shard import run_buffer
 from pipeline.shard.documents import STEPS, Document, Drop, ReadOptions
 from pipeline.shard.run_buffer import document_id
-from pipeline.shard.survey import Sharding, add_runs, survey_corpus
+from pipeline.shard.survey import add_runs, survey_corpus
 from pipeline.shard.write_runs import documents_stream, write_runs
 from pipeline.shard.write_shard import ShardOptions, write_shard
 from schemas import shards
@@ -32,8 +32,7 @@ def shuffle(folder: Path, lines: list[str], num_shards: int | None, max_bad_rati
 
     staging = Staging(str(folder / "out"), "job")
     runs = list(write_runs(split, READING, num_shards, staging))
-    sharding = Sharding(num_shards, shard_bytes=64 << 20)
-    survey = survey_corpus(add_runs(runs), sharding, max_bad_ratio)
+    survey = survey_corpus(add_runs(runs), num_shards, 64 << 20, max_bad_ratio)
 
     streams = [documents_stream("none", 0)]
     indexes = indexes_by_name((0, run["index"]) for run in runs)
