@@ -77,8 +77,6 @@ range."""
 KeyedBatch = tuple[Keys, pa.RecordBatch]
 """(rows,) uint64 keys, and the rows."""
 
-KeyedBatches = Iterable[KeyedBatch]
-
 Addressed = tuple[int, KeyedBatch]
 """(number of the output in the list of outputs, batch)."""
 
@@ -93,7 +91,7 @@ class Stream:
 
     number: position of its table among those that a reader gets.
     name: prefix of the names of its files in staging.
-    keys_of: returns the keys of rows; needed for runs that were written before the exchange, as those of `shard` are.
+    keys_of: returns the keys of rows; needed for runs that were written before the exchange.
     combine: returns fewer, equivalent rows, as MapReduce's combiner does. Called when runs are merged.
     """
 
@@ -153,29 +151,19 @@ def send(
         yield from _send_bytes(name, make_batches(), outputs)
         return
 
-    for number, index in _write_runs(name, make_batches, outputs, way.staging):
+    for number, index in keep_runs(name, make_batches, outputs, way.staging):
         stream, buckets = outputs[number]
         for group, block in references(index, stream, buckets):
             yield number, group, block
 
 
-def send_to(
-    stream: Stream, buckets: int, name: str, make_batches: Callable[[], KeyedBatches], way: Way
-) -> Iterator[tuple[int, Block]]:
-    """Yield (group, block) for all rows of batches that go to one exchange, as `send` does."""
-
-    def addressed() -> Iterator[Addressed]:
-        for batch in make_batches():
-            yield 0, batch
-
-    for _, group, block in send(name, addressed, [(stream, buckets)], way):
-        yield group, block
-
-
-def _write_runs(
+def keep_runs(
     name: str, make_batches: Callable[[], Iterable[Addressed]], outputs: Outputs, staging: Staging
 ) -> list[tuple[int, RunIndex]]:
-    """Write each batch as a run file, and return (number of the output, index) for each."""
+    """Write each batch as a run file, and return (number of the output, index) for each.
+
+    The runs of an earlier attempt are taken if it finished the element that `name` identifies.
+    """
     finished = staging.report(name)
     if finished is not None:
         return [(number, RunIndex.from_row(row)) for number, row in finished["runs"]]
@@ -308,14 +296,14 @@ def _table_of(contents: list[RunIndex | bytes], stream: Stream, staging: Staging
 # Runs that were written before the exchange.
 
 
-def rows_of_runs(indexes: list[RunIndex], stream: Stream, staging: Staging) -> KeyedBatches:
-    """Yield the rows of some runs, combined, with their keys. Raises as `read_buckets` does."""
+def rows_of_runs(indexes: list[RunIndex], stream: Stream, staging: Staging) -> Iterator[Addressed]:
+    """Yield the rows of some runs, combined, with their keys, for a single output. Raises as `read_buckets` does."""
     assert stream.keys_of is not None, "this stream's rows have no function for their keys"
     table = _table_of(list(indexes), stream, staging)
     if stream.combine is not None:
         table = stream.combine(table)
     for batch in table.combine_chunks().to_batches():
-        yield stream.keys_of(batch), batch
+        yield 0, (stream.keys_of(batch), batch)
 
 
 def references_to_merge(source: int, index: RunIndex, stream: Stream) -> Iterator[tuple[str, Block]]:
@@ -336,11 +324,12 @@ def merge_runs(
     """
     indexes = [index for _, index in indexes_by_name(blocks)]
 
-    def make_batches() -> KeyedBatches:
+    def make_batches() -> Iterator[Addressed]:
         for together in _merged_together(indexes):
             yield from rows_of_runs(together, stream, way.staging)
 
-    yield from send_to(stream, buckets, f"{stream.name}-merged-{name}", make_batches, way)
+    for _, group, block in send(f"{stream.name}-merged-{name}", make_batches, [(stream, buckets)], way):
+        yield group, block
 
 
 def _merged_together(indexes: list[RunIndex]) -> Iterator[list[RunIndex]]:

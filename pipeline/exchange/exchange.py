@@ -1,10 +1,10 @@
 """The exchange as a Beam transform: rows meet by ranges of their keys. blocks.py defines bucket, group and block.
 
-    files      batches -> run files in staging | references by group -> GroupByKey -> exact reads -> each bucket
-    service    batches -> blocks by bucket                           -> GroupByKey -> decode      -> each bucket
+    files      run files in staging -> references by group -> GroupByKey -> exact reads -> each bucket
+    service    run files in staging -> blocks by bucket    -> GroupByKey -> decode      -> each bucket
 
-What was written as run files already, as the documents of `shard` are, is merged on its way by `merged` (blocks.py) and
-read back for the blocks of `service`.
+On their way to `merged`, run files are merged (blocks.py). What a step makes for the next exchange (`relay`) is written
+as run files for that, except by `service`.
 
 What a step makes of a bucket's rows is either the result of the exchange, or rows for the next exchanges (`relay`).
 """
@@ -24,7 +24,6 @@ from pipeline.commit.reports import Report
 from pipeline.exchange.blocks import (
     Block,
     Content,
-    KeyedBatches,
     ReadRows,
     Stream,
     Way,
@@ -38,7 +37,6 @@ from pipeline.exchange.blocks import (
     references_to_merge,
     rows_of_runs,
     send,
-    send_to,
     whole_blocks,
 )
 from pipeline.exchange.runs import RunIndex
@@ -52,7 +50,7 @@ class Plan:
     """What is decided about an exchange while the job runs.
 
     buckets: the number of buckets. merges: whether runs are merged before they are read, because there are many.
-    details: passed to the functions that make batches and consume buckets.
+    details: passed to the function that consumes buckets.
     """
 
     buckets: int
@@ -62,29 +60,6 @@ class Plan:
 
 Plans = dict[str, Plan]
 """The plans of exchanges by name. They share one side input, since each one delays a step's start."""
-
-
-@dataclass(frozen=True)
-class BatchSource:
-    """How the batches of a stream are made from elements.
-
-    name_of: returns the name of an element, unique within the stream.
-    batches_of: called with an element and the plan's details.
-    made: called with an element once its batches are made, or were found in staging.
-    """
-
-    name_of: Callable[[Any], str]
-    batches_of: Callable[[Any, Any], KeyedBatches]
-    made: Callable[[Any], None] = lambda _: None
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A stream whose batches are made for this exchange, from `elements`."""
-
-    stream: Stream
-    elements: Elements
-    made_by: BatchSource
 
 
 @dataclass(frozen=True)
@@ -111,7 +86,7 @@ class Relayed:
     elements: Elements
 
 
-Source = Sent | Written | Relayed
+Source = Written | Relayed
 
 
 @dataclass(frozen=True)
@@ -177,10 +152,6 @@ class Exchange(beam.PTransform):
 
         stream = source.stream
         label = stream.name.capitalize()
-        if isinstance(source, Sent):
-            send_made = generate(worker.send_made, self.plans, stream, source.made_by)
-            return [source.elements | f"{label} blocks" >> _typed(send_made)]
-
         as_they_are = source.elements | f"{label} blocks" >> _typed(generate(worker.send_written, self.plans, stream))
         if self.way.by_service:
             return [as_they_are]
@@ -222,21 +193,14 @@ class _Worker:
         for group in range(self.way.groups(plans[self.step.plan].buckets)):
             yield group, None
 
-    def send_made(self, element: Any, plans: Plans, stream: Stream, source: BatchSource) -> Iterator[tuple[int, Block]]:
-        """Make the batches of an element and send their rows."""
-        plan = plans[self.step.plan]
-        name = f"{stream.name}-{source.name_of(element)}"
-        make_batches = partial(source.batches_of, element, plan.details)
-        yield from send_to(stream, plan.buckets, name, make_batches, self.way)
-        source.made(element)
-
     def send_written(self, numbered: tuple[int, list], plans: Plans, stream: Stream) -> Iterator[tuple[int, Block]]:
         """Send the rows of a run that was written before the exchange, unless runs are merged."""
         plan = plans[self.step.plan]
         index = RunIndex.from_row(numbered[1])
         if self.way.by_service:
             read = partial(rows_of_runs, [index], stream, self.way.staging)
-            yield from send_to(stream, plan.buckets, index.name, read, self.way)
+            for _, bucket, block in send(index.name, read, [(stream, plan.buckets)], self.way):
+                yield bucket, block
         elif not self._merges(plan):
             yield from references(index, stream, plan.buckets)
 

@@ -24,14 +24,15 @@ from pipeline.beam import estimate, steps
 from pipeline.beam.display import Work
 from pipeline.beam.engines import chosen_shuffle, path_for_workers
 from pipeline.beam.runner import Execution, run_job
-from pipeline.beam.steps import call_last
+from pipeline.beam.steps import call_last, generate
 from pipeline.commit.finished import NO_SEED, Provenance, Wanted, folder_as_input
 from pipeline.commit.parts import in_parts
 from pipeline.commit.publish import publish_output
 from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging, plan_staging
-from pipeline.exchange.blocks import KeyedBatch, Stream, Way
-from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step
+from pipeline.exchange.blocks import Addressed, Stream, Way, keep_runs
+from pipeline.exchange.exchange import Exchange, Plan, Step, Written
+from pipeline.exchange.runs import Keys
 from pipeline.jobs.text_folder import DivideText, TextFolder
 from pipeline.options import VocabJob
 from pipeline.shard.languages import language_of_text
@@ -51,7 +52,8 @@ COUNT_VERSION = 3  # of the rules by which text is counted; version 2 had no zer
 PARTITIONS = "partitions"
 """Name of the exchange's plan."""
 
-COUNTS_STREAM = Stream(0, "counts", BY_RULES)
+COUNTS = "counts"
+"""Name of the exchange's stream, and prefix of the names of its runs."""
 
 LOT_BYTES = 512 << 20
 """Bytes of text that one worker counts and adds up before the counts travel: half a minute of work."""
@@ -61,9 +63,6 @@ MIN_LOTS = 16  # if the text has that many shards, so that all workers have some
 PARTITION_BYTES = 256 << 20
 """Bytes of text per partition. Its counts are at most 64 MB in languages with spaces (some 6% of a small text and 0.4%
 of a terabyte), and twice the text in others, where a bytebpe word is a whole clause."""
-
-LOT_NOTES = "lot-"
-"""Prefix of the names of the notes that `_lot_made` leaves."""
 
 MIN_PARTITIONS = 16
 MAX_PARTITIONS = 4096
@@ -209,18 +208,16 @@ class CountWords(beam.PTransform):
 
     def expand(self, pbegin: Any) -> PCollection:
         lots = pbegin | "Lots" >> DivideText(self.plan.text, text_lots, self.plan)
+        counted = lots | "Count lots" >> generate(count_lot, self.plan, self.way.staging)
         plans = AsSingleton(pbegin | "Plan partitions" >> beam.Create([{PARTITIONS: Plan(self.plan.partitions)}]))
 
-        count = partial(count_words_of, plan=self.plan)
-        source = BatchSource(name_of_lot, count, partial(_lot_made, way=self.way))
-        counted = Sent(COUNTS_STREAM, lots, source)
+        stream = Stream(0, COUNTS, BY_RULES, _keys_of)
         add = Step("add", partial(add_up_partition, plan=self.plan, staging=self.way.staging), PARTITIONS)
-        return pbegin | "Add counts" >> Exchange([counted], add, plans, self.way)
+        return pbegin | "Add counts" >> Exchange([Written(stream, counted)], add, plans, self.way)
 
     def work(self) -> Work:
         """Return what progress is measured by: the lots of text that are counted."""
-        prefix = LOT_NOTES if self.way.by_service else f"{COUNTS_STREAM.name}-"
-        return Work(prefix, self.plan.lots, self.plan.text.text_bytes)
+        return Work(f"{COUNTS}-", self.plan.lots, self.plan.text.text_bytes)
 
 
 @dataclass
@@ -269,27 +266,30 @@ def text_lots(part: int, plan: CountPlan) -> Iterator[tuple[int, TextLot]]:
         yield number, TextLot(number, entries[start : start + plan.shards_per_lot])
 
 
-def name_of_lot(lot: TextLot) -> str:
-    """Return the name of a lot in staging."""
-    return f"{lot.number:06d}"
+def count_lot(lot: TextLot, plan: CountPlan, staging: Staging) -> Iterator[tuple[int, list[Any]]]:
+    """Count the words of a lot of text shards, and write runs of BY_RULES. Yields (number of the lot, index) for each.
 
+    A lot that an earlier attempt finished is not read again.
+    """
+    folder = plan.text.path
 
-def count_words_of(lot: TextLot, _: Any, plan: CountPlan) -> Iterator[KeyedBatch]:
-    """Count the words of a lot of text shards. Yields (keys, BY_RULES rows)."""
-    texts = (_read_text(plan.text.path, shard) for shard in lot.shards)
-    for counts in count_texts(texts, plan.sources, plan.rules):
-        yield hashes_of(counts["word"]), counts
+    def batches() -> Iterator[Addressed]:
+        texts = (
+            shards.decode_text(read_shard_bytes(folder, shard), storage.join(folder, shard.path))
+            for shard in lot.shards
+        )
+        for counts in count_texts(texts, plan.sources, plan.rules):
+            yield 0, (_keys_of(counts), counts)
 
-
-def _read_text(folder: str, shard: Shard) -> pa.Table:
-    data = read_shard_bytes(folder, shard)
-    return shards.decode_text(data, storage.join(folder, shard.path))
-
-
-def _lot_made(lot: TextLot, way: Way) -> None:
+    stream = Stream(0, COUNTS, BY_RULES)
+    runs = keep_runs(f"{COUNTS}-{lot.number:06d}", batches, [(stream, plan.partitions)], staging)
     steps.count_lot(lot.shards)
-    if way.by_service:  # this shuffle leaves no report on the lot, by which the launcher sees the job's progress
-        way.staging.keep_report(LOT_NOTES + name_of_lot(lot), {})
+    for _, index in runs:
+        yield lot.number, index.to_row()
+
+
+def _keys_of(counts: pa.RecordBatch) -> Keys:
+    return hashes_of(counts["word"])
 
 
 def add_up_partition(

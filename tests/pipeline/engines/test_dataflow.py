@@ -168,7 +168,7 @@ def test_learning_asks_for_memory_and_shares_its_worker_with_no_other_step() -> 
     assert asking == {"Learn"}
 
     stages = stages_of(proto)
-    long_steps = ("Count words/Lots/Divide", "Count words/Add counts/Counts blocks", "Count words/Add counts/Consume")
+    long_steps = ("Count words/Lots/Divide", "Count words/Count lots", "Count words/Add counts/Consume")
     separate = [carrying(stages, name) for name in (*long_steps, "Learn/Call", "Describe", "Finish/Call")]
     assert len({id(stage) for stage in separate}) == 6
     beside_learning = {name for name in carrying(stages, "Learn/Call") if not name.startswith("Learn/")}

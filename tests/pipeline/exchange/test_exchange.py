@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,10 @@ from pipeline.exchange.blocks import (
     buckets_of_group,
     groups_for,
     read_tables,
-    send_to,
+    send,
     whole_blocks,
 )
-from pipeline.exchange.exchange import BatchSource, Exchange, Plan, Sent, Step, Written
+from pipeline.exchange.exchange import Exchange, Plan, Step, Written
 from pipeline.exchange.runs import encode_run
 
 SCHEMA = pa.schema([("key", pa.uint64()), ("words", pa.list_(pa.string()))])
@@ -52,9 +52,21 @@ def batch(seed: int, rows: int) -> KeyedBatch:
     return keys, pa.record_batch([pa.array(keys), pa.array(words, SCHEMA.types[1])], schema=SCHEMA)
 
 
-def batches_of(element: int, details: Any) -> Iterator[KeyedBatch]:
-    for number in range(2):
-        yield batch(element + number, 50)
+def batches_of(element: int) -> list[KeyedBatch]:
+    return [batch(element + number, 50) for number in range(2)]
+
+
+def written(batches: Iterable[KeyedBatch], buckets: int, name: str, staging: Staging) -> list[tuple[int, list[Any]]]:
+    """Write batches as run files, and return elements of `Written`."""
+    found = []
+    for number, (keys, rows) in enumerate(batches):
+        data, index = encode_run(rows, keys, buckets, f"{name}-{number}.run")
+        staging.put(index.name, data)
+        found.append((number, index.to_row()))
+    return found
+
+
+MADE = [made for element in (1, 3, 8) for made in batches_of(element)]
 
 
 def consume(bucket: int, read_tables: Callable[[], list[pa.Table]], details: Any) -> str:
@@ -69,27 +81,16 @@ def consume(bucket: int, read_tables: Callable[[], list[pa.Table]], details: Any
 def exchanged(folder: Path, shuffle: Shuffle, buckets: int) -> list[Any]:
     """What all buckets consumed, in their order."""
     staging = Staging(str(folder), "job")
-    written = []
-    for number in range(RUNS):
-        keys, rows = batch(1000 + number, 20)
-        data, index = encode_run(rows, keys, WRITTEN_BUCKETS, f"run-{number}.run")
-        staging.put(index.name, data)
-        written.append((number, index.to_row()))
-
+    few = written(MADE, buckets, "made", staging)
+    many = written((batch(1000 + number, 20) for number in range(RUNS)), WRITTEN_BUCKETS, "run", staging)
     plan = Plan(buckets, details="d")
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        made = Sent(
-            Stream(0, "made", SCHEMA), pipeline | "Elements" >> beam.Create([1, 3, 8]), BatchSource(_name, batches_of)
-        )
-        runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(written))
+        made = Written(Stream(0, "made", SCHEMA, keys_of), pipeline | "Made" >> beam.Create(few))
+        runs = Written(Stream(1, "runs", SCHEMA, keys_of), pipeline | "Runs" >> beam.Create(many))
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": plan}]))
         consumed = pipeline | Exchange([made, runs], Step("consume", consume, "all"), decided, Way(shuffle, staging))
         _ = consumed | "Write" >> WriteToText(str(folder / "out"), shard_name_template="")
     return sorted(json.loads(line) for line in (folder / "out").read_text().splitlines())
-
-
-def _name(element: int) -> str:
-    return str(element)
 
 
 @pytest.mark.parametrize("buckets", [3, 8, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 1024))])
@@ -100,9 +101,8 @@ def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: i
         assert exchanged(tmp_path / "files", "files", buckets) == merged
 
     assert [bucket for bucket, _, _ in merged] == list(range(buckets))
-    made = [row for element in (1, 3, 8) for row in batches_of(element, None)]
     runs = [batch(1000 + number, 20) for number in range(RUNS)]
-    for stream, batches in enumerate((made, runs)):
+    for stream, batches in enumerate((MADE, runs)):
         for bucket, _, found in merged:
             expected = [
                 [key, len(words), words[:1]]
@@ -116,11 +116,6 @@ def test_every_bucket_gets_the_same_rows_by_every_way(tmp_path: Path, buckets: i
 PIECES_SCHEMA = pa.schema([("key", pa.uint64())])
 
 
-def keys_alone(element: int, _: Any) -> Iterator[KeyedBatch]:
-    keys, _ = batch(element, 500)
-    yield keys, pa.record_batch([pa.array(keys)], schema=PIECES_SCHEMA)
-
-
 def consume_pieces(bucket: int, read_pieces: Callable[[], Iterator[pa.Table]], _: Any) -> str:
     """The rows of a bucket in an order of their own, and the number of pieces in which they came."""
     pieces = [piece["key"].to_pylist() for piece in read_pieces()]
@@ -132,18 +127,19 @@ def test_a_bucket_can_be_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monk
     """So that a bucket with more rows than fit into memory can be added up."""
     monkeypatch.setattr(blocks, "PIECE_BYTES", 3000)
     buckets = 3
-    elements = list(range(10, 18))
+    staging = Staging(str(tmp_path), "job")
+    keys_of_runs = [batch(element, 500)[0] for element in range(10, 18)]
+    batches = [(keys, pa.record_batch([pa.array(keys)], schema=PIECES_SCHEMA)) for keys in keys_of_runs]
+    elements = written(batches, buckets, "keys", staging)
     with beam.Pipeline(runner="FnApiRunner") as pipeline:
-        source = BatchSource(_name, keys_alone)
-        sent = Sent(Stream(0, "keys", PIECES_SCHEMA), pipeline | beam.Create(elements), source)
+        runs = Written(Stream(0, "keys", PIECES_SCHEMA, keys_of), pipeline | beam.Create(elements))
         decided = AsSingleton(pipeline | "Plan" >> beam.Create([{"all": Plan(buckets)}]))
-        staging = Staging(str(tmp_path), "job")
         step = Step("consume", consume_pieces, "all", in_pieces=True)
-        consumed = pipeline | Exchange([sent], step, decided, Way(shuffle, staging))
+        consumed = pipeline | Exchange([runs], step, decided, Way(shuffle, staging))
         _ = consumed | "Write" >> WriteToText(str(tmp_path / "out"), shard_name_template="")
 
     found = sorted(json.loads(line) for line in (tmp_path / "out").read_text().splitlines())
-    keys = sorted(key for element in elements for key in batch(element, 500)[0].tolist())
+    keys = sorted(np.concatenate(keys_of_runs).tolist())
     for bucket, pieces, rows in found:
         assert pieces > 2
         assert rows == [key for key in keys if key * buckets >> 64 == bucket]
@@ -155,14 +151,14 @@ def test_no_block_is_larger_than_the_limit_and_equal_long_rows_stay_two(tmp_path
     way = Way("service", Staging(str(tmp_path), "job"))
     sent = []
     for element in (3, 4):
-        sent += send_to(stream, 1, str(element), lambda element=element: [batch(element, 50)], way)
-    contents = [content for _, (_, content) in sent]
+        sent += send(str(element), lambda element=element: [(0, batch(element, 50))], [(stream, 1)], way)
+    contents = [content for _, _, (_, content) in sent]
     sizes = [len(content[2] if isinstance(content, tuple) else content) for content in contents]
     assert max(sizes) <= BLOCK_BYTES
     assert sum(isinstance(content, tuple) for content in contents) > 2
-    assert {bucket for bucket, _ in sent} == {0}
+    assert {bucket for _, bucket, _ in sent} == {0}
 
-    arrived = [block for _, block in reversed(sent)]
+    arrived = [block for _, _, block in reversed(sent)]
     (table,) = read_tables(lambda: whole_blocks(arrived), [stream], way.staging)
     assert table.num_rows == 100
     assert sum(words == LONG for words in table["words"].to_pylist()) == 2

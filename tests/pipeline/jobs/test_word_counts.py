@@ -171,7 +171,7 @@ def test_counts_that_were_replaced_while_the_job_began_are_refused(counts: Path)
         plan.open_counts()
 
 
-def test_a_store_takes_each_file_of_counts_once_and_gives_it_twice(
+def test_a_store_is_sent_each_file_of_counts_once_and_gives_it_twice(
     command, s3: ObjectStore, text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for learning, and once for the statistics."""
@@ -182,7 +182,6 @@ def test_a_store_takes_each_file_of_counts_once_and_gives_it_twice(
     done = command("vocab", "--text", text, *made)
     assert done.returncode == 0, done.stderr
 
-    of_counts = [method for method, path in s3.requests if "/counts/" in path and path.endswith(".arrow")]
-    assert of_counts.count("PUT") == 2 * len(ALL_RULES)
-    assert of_counts.count("HEAD") == 0
-    assert of_counts.count("GET") == 2 * 2
+    of_counts = [(method, path) for method, path in s3.requests if "/counts/" in path and path.endswith(".arrow")]
+    assert sum(method == "PUT" and "/_unfinished-" in path for method, path in of_counts) == 2 * len(ALL_RULES)
+    assert sum(method == "GET" for method, _ in of_counts) == 2 * 2
