@@ -98,7 +98,6 @@ class Explanation(NamedTuple):
 
 
 def explain(error: BaseException) -> Explanation:
-    """Return what an error of an engine or of its client means."""
     details = getattr(error, "details", None)  # of a gRPC error: the engine's own words
     text = str((details() if callable(details) else "") or error) or type(error).__name__
     for cause in CAUSES:

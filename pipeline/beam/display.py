@@ -141,7 +141,6 @@ NOT_MEASURED = Work("", 0, 0)
 
 @contextmanager
 def job_progress(name: str, staging: Staging, work: Work) -> Iterator[None]:
-    """Show progress while the block runs."""
     shown = JobProgress(name, staging, work)
     done = threading.Event()
     thread = threading.Thread(target=shown.show, args=(done,), daemon=True)
@@ -155,14 +154,11 @@ def job_progress(name: str, staging: Staging, work: Work) -> Iterator[None]:
 
 @dataclass
 class JobProgress:
-    """Finds out how much of a job's work is finished, and shows it."""
-
     name: str
     staging: Staging
     work: Work
 
     def show(self, done: threading.Event) -> None:
-        """Show progress until the job is done."""
         look_every = LOOK_EVERY if storage.is_local(self.staging.output) else LOOK_EVERY_IN_STORE
         pause = look_every
         started = monotonic()
@@ -192,7 +188,6 @@ class JobProgress:
         return before
 
     def _line(self, finished: int, before: int, seconds: float) -> str:
-        """Return a line on what is finished, of which an earlier attempt had `before`."""
         from tqdm import tqdm  # not in commands that show nothing
 
         total = self.work.bytes

@@ -83,8 +83,6 @@ def call_last(function: Callable[..., Any], *arguments: Any) -> beam.PTransform:
 
 @dataclass
 class CallOnce(beam.PTransform):
-    """The transform that `call_once` and `call_last` describe."""
-
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     is_last: bool = False
@@ -210,7 +208,6 @@ def count_lot(entries: list[Shard]) -> None:
 
 
 def count_all(amounts: dict[str, int]) -> None:
-    """Count several amounts by name. Does nothing outside of a Beam step."""
     for name, amount in amounts.items():
         count(name, amount)
 

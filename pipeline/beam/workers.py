@@ -66,7 +66,6 @@ def _serve_or_work(words: list[str], prog: str) -> int:
 
 
 def parser(prog: str) -> CommandParser:
-    """Return the parser of the command line."""
     flags = CommandParser(
         prog,
         "Run the Python side of an engine's workers, on a machine where Clozeline is installed.",

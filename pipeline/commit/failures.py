@@ -119,7 +119,6 @@ def carried(error: ClozelineError) -> RuntimeError:
 
 
 def is_carried(text: str) -> bool:
-    """Whether a traceback's text contains one of our errors."""
     return f"<{_MARK}>" in text
 
 

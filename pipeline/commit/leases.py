@@ -131,7 +131,6 @@ def read(output: str, token: str) -> Owner | None:
 
 
 def remove(output: str, token: str) -> None:
-    """Remove a lease. Does nothing when there is none."""
     storage.remove(lease_url(output, token))
 
 

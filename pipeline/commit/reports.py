@@ -20,7 +20,6 @@ Ledger = tuple[tuple[str, str, int], ...]
 
 
 def total(reports: list[Report], name: str) -> int:
-    """Return the sum of one field over all reports."""
     return sum(report[name] for report in reports)
 
 

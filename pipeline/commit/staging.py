@@ -48,7 +48,6 @@ class Staging:
         return storage.join(self.output, PREFIX + self.job, name)
 
     def is_begun(self) -> bool:
-        """Whether any attempt has written to the staging folder."""
         return storage.exists(self.url("").rstrip("/"))
 
     def report(self, name: str) -> Report | None:

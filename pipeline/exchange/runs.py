@@ -77,7 +77,6 @@ class RunIndex:
 
     @classmethod
     def from_row(cls, row: list[Any]) -> RunIndex:
-        """Return the index that `to_row` described."""
         name, buckets, start, encoded = row
         columns = np.frombuffer(base64.b64decode(encoded), "<u4").reshape(3, -1)
         return cls(name, buckets, start, columns[0], columns[1], columns[2])

@@ -148,7 +148,6 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
 
 
 def plan_counts(job: VocabJob, text: Manifest, rules: tuple[Rules, ...], options: PipelineOptions) -> CountPlan:
-    """Return the plan for counting the words of a text by these rules."""
     folder = TextFolder.of(path_for_workers("--text", str(job.text), options), text)
     sources = reported_sources(text.statistics["documents_by_source"])
     return CountPlan(folder, sources, rules, is_result=job.counts is not None)
@@ -180,7 +179,6 @@ class CountPlan:
 
     @property
     def lots(self) -> int:
-        """The number of lots."""
         return -(-self.text.num_shards // self.shards_per_lot)
 
     @property
@@ -326,7 +324,6 @@ def add_tallies(tallies: Iterable[list[Any]]) -> list[Any]:
 
 
 def totals_of_counts(tallies: list[Any], plan: CountPlan) -> dict[str, int]:
-    """Return the numbers of words in the tallies, as totals for the manifest of a folder of counts."""
     totals = {}
     for rules, tally in zip(plan.rules, tallies, strict=True):
         amounts = all_words(np.array(tally))

@@ -64,5 +64,4 @@ def _add_bucket(bucket: int, read_pieces: Callable[[], Iterable[pa.Table]], deta
 
 
 def with_domains(survey: CorpusSurvey, buckets: list[Report]) -> CorpusSurvey:
-    """Return the survey with the domains of all buckets."""
     return replace(survey, domains=add_domains(buckets))

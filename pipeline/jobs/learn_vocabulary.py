@@ -71,7 +71,6 @@ class VocabularyPlan:
 
     @property
     def rules(self) -> Rules:
-        """The rules by which the words are counted."""
         return rules_of(self.job.model, self.job.lowercase)
 
     def open_counts(self) -> CountsReader:
@@ -298,7 +297,6 @@ def _extend_files(job: VocabJob, read_words: Callable[[], Words]) -> tuple[dict[
 
 
 def totals_of(learned: Report) -> dict[str, int]:
-    """Return the totals of a vocabulary's manifest."""
     return {
         "tokens": learned["tokens"],
         "merges": learned["merges"],

@@ -148,7 +148,6 @@ class NearDuplicates:
         return self._dropped
 
     def _pair(self) -> Relayed:
-        """Return the requests for the signatures of candidate pairs."""
         bands = Stream(0, "bands", BAND_SCHEMA, partial(_column, name="band"))
         indexes = self._runs | "Band indexes" >> beam.Map(numbered_index, "split", "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
@@ -158,7 +157,6 @@ class NearDuplicates:
         return requested
 
     def _send(self, requested: Relayed) -> Relayed:
-        """Return the signatures of candidate pairs, delivered to where they are compared."""
         signatures = Stream(0, "signatures", SIGNATURE_SCHEMA, partial(_column, name="document"))
         indexes = self._runs | "Signature indexes" >> beam.Map(numbered_index, "split", "signatures")
         deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
@@ -168,7 +166,6 @@ class NearDuplicates:
         return delivered
 
     def _check(self, delivered: Relayed) -> list[Relayed]:
-        """Return the edges between similar documents."""
         outputs = [self._output_of_dropped(), Output(Stream(0, "few-edges", EDGE_SCHEMA), LAST)]
         if self._number_of_rounds:
             outputs.append(Output(Stream(0, "edges", EDGE_SCHEMA), STARS))

@@ -148,7 +148,6 @@ def _facts(job: PairsJob, text: Manifest) -> TextFacts:
 
 
 def _for_workers(job: PairsJob, options: PipelineOptions) -> PairsJob:
-    """Return the job with paths that workers can open."""
     return replace(
         job,
         text=path_for_workers("--text", job.text, options),

@@ -165,7 +165,6 @@ def _execution(
 
 
 def _splits(corpora: Corpora, listings: list[Listing]) -> Iterator[Split]:
-    """Yield the splits of all corpora, numbered together."""
     numbers = count()
     for (corpus, job), listing in zip(corpora, listings, strict=True):
         for split in plan_splits(listing.files, job.format, job.encoding, listing.in_folders):
@@ -327,7 +326,6 @@ class ShardCorpora(beam.PTransform):
         return pbegin | "Survey" >> call_once(survey_corpus, AsSingleton(added), *limits)
 
     def _facts(self, pbegin: Any, runs: Any, survey: AsSingleton) -> AsSingleton:
-        """Return the survey with the domains, if there may be any."""
         if not self.has_urls:
             return survey
         domains = AsList(runs | "Count domains" >> CountDomains(survey, self.way))

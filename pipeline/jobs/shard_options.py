@@ -87,7 +87,6 @@ class Resolved:
         return hashes
 
     def recorded(self) -> dict[str, Any]:
-        """Return the options that the manifest records."""
         options = recorded_options(self.job) | self.hashes()
         if self.job.inputs is not None:
             options["corpora"] = [corpus.recorded() for corpus, _ in self.corpora]
@@ -156,7 +155,6 @@ def _check_corpus_facts(job: ShardJob) -> None:
 
 
 def one_listing(listings: list[Listing]) -> Listing:
-    """Return the files of all corpora together."""
     if len(listings) == 1:
         return listings[0]
     files = sorted(file for listing in listings for file in listing.files)
@@ -175,7 +173,6 @@ def _with_options(job: ShardJob, corpus: Corpus) -> ShardJob:
 
 
 def _with_codes(job: ShardJob) -> ShardJob:
-    """Return the job with codes of its encoding and its language."""
     job = replace(job, encoding=_encoding(job.encoding))
     if job.language.strip().lower() == AUTO:
         model_hash()  # to say at once that a package is missing

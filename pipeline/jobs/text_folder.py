@@ -29,7 +29,6 @@ class TextFolder:
 
     @classmethod
     def of(cls, path: str, manifest: Manifest) -> TextFolder:
-        """Return the identity of the text folder that has this manifest."""
         num_parts = max(1, len(manifest.parts_of("shards")))
         return cls(path, manifest.fingerprint, manifest.num_shards, num_parts, manifest.totals["text_bytes"])
 

@@ -207,7 +207,6 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
 def _run_from_counts(
     job: VocabJob, counts: Manifest, extended: list[Input], options: PipelineOptions
 ) -> Manifest | None:
-    """Learn from a finished folder of counts."""
     folder = str(job.counts)
 
     def plan(provenance: Provenance, staging: Staging) -> MakeVocabulary:
@@ -276,7 +275,6 @@ def _recorded_options(job: VocabJob) -> dict[str, Any]:
 
 
 def _for_workers(job: VocabJob, options: PipelineOptions) -> VocabJob:
-    """Return the job with a path to the extended folder that workers can open."""
     if job.extend is None:
         return job
     return replace(job, extend=path_for_workers("--extend", job.extend, options))
@@ -357,7 +355,6 @@ def add_usages(usages: Iterable[Usage]) -> Usage:
 
 
 def publish_vocabulary(learned: Report, usage: Usage, plan: VocabularyPlan, provenance: Provenance) -> None:
-    """Publish a vocabulary, with statistics of how it encodes its text."""
     tokenizer_json = plan.staging.piece(TOKENIZER_FILE)
     vocabulary = parse_vocabulary(tokenizer_json, TOKENIZER_FILE)
     entries = sorted(learned["entries"], key=lambda entry: entry["path"])

@@ -106,7 +106,6 @@ def _is_letter(character: str) -> bool:
 
 
 def _count_characters(job: VocabJob, source: Manifest) -> Counter[str]:
-    """Count the characters of a sample of the text."""
     found: Counter[str] = Counter()
     left = SAMPLED_CHARACTERS
     for text, count in _texts(job, source):

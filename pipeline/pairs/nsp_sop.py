@@ -284,7 +284,6 @@ class _PairsInStep:
         rows_A7[long, _B_END] -= from_b - front_b
 
     def _keep(self, is_kept_A: Bools) -> None:
-        """Drop the documents that are finished."""
         if is_kept_A.all():
             return
         self.document_A = self.document_A[is_kept_A]

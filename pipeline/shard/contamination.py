@@ -86,7 +86,6 @@ class EvaluationSets:
 
 @lru_cache(maxsize=1)
 def stored_sets(url: str) -> EvaluationSets:
-    """Return the sets in a file with `EvaluationSets.to_bytes`."""
     return EvaluationSets.from_bytes(storage.read(url))
 
 
@@ -188,7 +187,6 @@ def _values(text: str) -> list[Any]:
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:
-    """Yield all strings in values of JSON."""
     for value in values:
         if isinstance(value, str):
             yield value

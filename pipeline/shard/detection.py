@@ -42,7 +42,6 @@ def detect_language(text: str) -> tuple[str, float]:
 
 
 def known_codes() -> frozenset[str]:
-    """Return the codes of all languages that can be found."""
     labels, _ = _model().predict(".", k=1000, threshold=-1.0)
     return frozenset(label.removeprefix(_LABEL) for label in labels)
 
@@ -63,7 +62,6 @@ def model_hash() -> str:
 
 
 def is_installed() -> bool:
-    """Return whether languages can be found."""
     with suppress(UsageError):
         return bool(model_hash())
     return False

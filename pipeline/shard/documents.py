@@ -62,7 +62,6 @@ Step = Callable[["Document", "ReadOptions"], "Document | Drop"]
 
 
 def clean_text(document: Document, options: ReadOptions) -> Document:
-    """Make the text plain by the rules of cleaning.py."""
     document.text = clean(document.text, document.changes)
     return document
 
@@ -132,7 +131,6 @@ def filter_lines(document: Document, options: ReadOptions) -> Document | Drop:
 
 
 def filter_text(document: Document, options: ReadOptions) -> Document | Drop:
-    """Drop a document whose text fails a rule of --filters."""
     blocks = list(filter(None, document.blocks))
     return _judged(document, Measured(blocks), "text", options) if options.filters and blocks else document
 
@@ -146,12 +144,10 @@ def split_text(document: Document, options: ReadOptions) -> Document:
 
 
 def without_sentences(document: Document, options: ReadOptions) -> Document | Drop:
-    """Drop a document without sentences."""
     return document if document.sentences else Drop("empty document")
 
 
 def filter_sentences(document: Document, options: ReadOptions) -> Document | Drop:
-    """Drop a document whose sentences fail a rule of --filters."""
     return _judged(document, document.sentences, "sentences", options) if options.filters else document
 
 

@@ -92,7 +92,6 @@ def numbered_runs(report: Report) -> Iterator[tuple[int, list[Any]]]:
 
 
 def held_out_counts(report: Report) -> Report:
-    """Return what `plan_held_out` needs to know about a text shard."""
     return {
         "shards": 1,
         "documents": report["shard"]["rows"],

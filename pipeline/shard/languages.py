@@ -80,7 +80,6 @@ def fallback_note(language: Language) -> str | None:
 
 @cache
 def _languages() -> dict[str, Language]:
-    """Return all languages by each of their codes and lower-case names."""
     table = resources.files("pipeline.shard").joinpath("languages.tsv").read_text(encoding="utf-8")
     rows = [line.split("\t") for line in table.splitlines() if not line.startswith("#")]
 

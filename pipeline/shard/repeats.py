@@ -129,12 +129,10 @@ def pack_places(shard: int, positions_P: Ints) -> Hashes:
 
 
 def shards_of(places: Hashes) -> Ints:
-    """Return the shard of each place."""
     return (places >> _32).astype(np.int64)
 
 
 def positions_of(places: Hashes) -> Ints:
-    """Return the position of each place in its shard."""
     return (places & _LOW_32_BITS).astype(np.int64)
 
 
@@ -304,7 +302,6 @@ def _put(name: str, batches: Iterable[pa.RecordBatch], schema: pa.Schema, stagin
 
 
 def _read(row: list[Any], schema: pa.Schema, staging: Staging) -> pa.Table:
-    """Return rows that `_put` wrote. Raises as `read_buckets` does."""
     return pa.Table.from_batches(read_buckets([RunIndex.from_row(row)], schema, staging), schema)
 
 

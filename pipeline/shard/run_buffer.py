@@ -75,7 +75,6 @@ class SentenceColumn:
         return whole
 
     def __iter__(self) -> Iterator[list[str]]:
-        """Yield the sentences of each document."""
         for chunk in self._chunks:
             for start in range(0, len(chunk), _ITERATED_ROWS):
                 yield from chunk.slice(start, _ITERATED_ROWS).to_pylist()

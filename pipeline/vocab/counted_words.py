@@ -90,13 +90,11 @@ class Words:
         return counts_C
 
     def strings(self) -> list[str]:
-        """Return the words as Python strings."""
         text = self.characters_T.astype("<u4").tobytes().decode("utf-32-le")
         offsets = offsets_of(self.lengths_N).tolist()
         return [text[start:end] for start, end in pairwise(offsets)]
 
     def select(self, is_kept_N: Bools) -> Words:
-        """Return the words for which `is_kept_N` is true."""
         is_kept_T = np.repeat(is_kept_N, self.lengths_N)
         return Words(self.characters_T[is_kept_T], self.lengths_N[is_kept_N], self.counts_N[is_kept_N])
 

@@ -59,7 +59,6 @@ def are_plain(runs: pa.StringArray, model: Model, only_ascii: bool = False) -> B
 
 
 def cut_plain(runs: pa.StringArray, rules: Rules) -> CutStrings:
-    """Cut plain runs into words, in order."""
     if rules.lowercase:
         runs = pc.ascii_lower(runs)  # type: ignore[attr-defined]
 

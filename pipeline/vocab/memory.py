@@ -55,7 +55,6 @@ class WordAmounts:
         return at_least + BYTES_PER_WORD * self.words + per_character * self.characters
 
     def fits(self, memory: int, model: Model) -> bool:
-        """Return whether learning from these words fits into `memory` bytes."""
         return self.bytes_needed(model) <= memory and self.words + self.characters <= MAX_POSITIONS
 
     def minus(self, other: WordAmounts) -> WordAmounts:
@@ -93,7 +92,6 @@ def tally_words(counts: pa.Table) -> Tally:
 
 
 def all_words(tally: Tally) -> WordAmounts:
-    """Return the amounts of all words."""
     return words_below(tally, -1)
 
 

@@ -47,7 +47,6 @@ class Usage:
 
     @classmethod
     def empty(cls, sources: int, vocabulary_size: int) -> Usage:
-        """Return counts of zero."""
         words_S, tokens_S, unknown_S = np.zeros((3, sources), dtype=np.int64)
         return cls(words_S, tokens_S, unknown_S, np.zeros(vocabulary_size, dtype=np.int64))
 

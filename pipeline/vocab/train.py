@@ -84,7 +84,6 @@ class VocabularyOptions:
 
     @property
     def specials(self) -> SpecialTokens:
-        """The vocabulary's special tokens."""
         return kind_of(self.model).specials_of(self.rules.family)
 
 
@@ -120,12 +119,10 @@ def train_with_all_places(train: Trainer, read_words: ReadWords, options: Vocabu
 
 
 def train_wordpiece(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a WordPiece vocabulary: a Trainer."""
     return _train_bpe(lambda: _wordpiece_alphabet(read_words(), options), join_wordpieces, options)
 
 
 def train_bytebpe(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a vocabulary of byte-level BPE: a Trainer."""
     return _train_bpe(lambda: _bytebpe_alphabet(read_words(), options), join_bytes, options)
 
 
@@ -151,7 +148,6 @@ def _train_bpe(read_alphabet: Callable[[], _Alphabet], join: Join, options: Voca
 
 
 def train_unigram(read_words: ReadWords, options: VocabularyOptions) -> TrainedVocabulary:
-    """Train a Unigram vocabulary: a Trainer."""
     first = options.specials.first
     words = fold_words(read_words(), options.rules.lowercase, options.rules.keep_accents)
     counts_C = words.count_characters()

@@ -280,7 +280,6 @@ class _Layer:
         self.names_P = self.names_P[is_kept_P]
 
     def forget_positions(self) -> None:
-        """Free the memory of all positions."""
         self.positions_P = np.zeros(0, dtype=np.int32)
         self.names_P = np.zeros(0, dtype=np.int32)
 

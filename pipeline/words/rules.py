@@ -43,7 +43,6 @@ ALL_RULES = tuple(Rules(model, lowercase) for model, kind in VOCABULARY_KINDS.it
 
 
 def rules_of(model: Model, lowercase: bool) -> Rules:
-    """Return the rules for counting a vocabulary's words."""
     return Rules(model, lowercase and True in kind_of(model).counted_as)
 
 
