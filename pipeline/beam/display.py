@@ -3,8 +3,8 @@
 Of Beam's log:
 
     local runner       nothing: errors reach the terminal as exceptions, so Beam's own report would repeat them
-    job service        our own warnings; the launcher itself says what the job is called and why it failed, and the rest
-                       is on the console of Flink, Spark or Prism
+    job service        nothing: the launcher itself says what the job is called and why it failed, and the rest is on
+                       the console of Flink, Spark or Prism
     any other runner   warnings and errors, which may be seen nowhere else, and what Beam's runners log at INFO, such as
                        the id of the submitted job and the address of its page
     --verbose          everything from INFO up, with any runner, including tracebacks
@@ -76,10 +76,9 @@ def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]
         yield
         return
 
-    runner = _runner_flag(beam_arguments)
-    handler = _handler(runner, verbose)
+    is_hidden = not verbose and _runner_flag(beam_arguments) in ("", *LOCAL_RUNNERS, *PORTABLE_RUNNERS)
+    handler = logging.NullHandler() if is_hidden else _handler(verbose)
     shown = [BEAM_LOGGER, OWN_LOGGER] if verbose else [RUNNERS_LOGGER]
-    is_hidden = not verbose and runner in ("", *LOCAL_RUNNERS, *PORTABLE_RUNNERS)
     loggers = [logging.getLogger(name) for name in shown if not is_hidden]
     levels = [logger.level for logger in loggers]
 
@@ -95,18 +94,10 @@ def job_logs(beam_arguments: list[str], verbose: bool = False) -> Iterator[None]
         root.removeHandler(handler)
 
 
-def _handler(runner: str, verbose: bool) -> logging.Handler:
+def _handler(verbose: bool) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    if verbose:
-        handler.setFormatter(logging.Formatter(FORMAT))
-        return handler
-    if runner in ("", *LOCAL_RUNNERS):
-        return logging.NullHandler()
-
-    handler.setFormatter(LastLineOfTracebacks(FORMAT))
-    if runner in PORTABLE_RUNNERS:
-        handler.addFilter(logging.Filter(OWN_LOGGER))
-    else:
+    handler.setFormatter(logging.Formatter(FORMAT) if verbose else LastLineOfTracebacks(FORMAT))
+    if not verbose:
         handler.addFilter(lambda record: not record.name.startswith(RETRYING_LOGGERS))
     return handler
 

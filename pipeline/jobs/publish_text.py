@@ -80,7 +80,8 @@ def publish_text(
             remove_older_manifest(old_manifest, manifest)
         publish_output(of_folder, held_out_manifest, _stage_card(held_out_manifest, inputs, of_folder))
 
-    publish_output(staging, manifest, _rejected(survey) | _stage_card(manifest, inputs, staging))
+    rejected = {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected_runs}
+    publish_output(staging, manifest, rejected | _stage_card(manifest, inputs, staging))
 
 
 def _with_other_side(held_out: Summary, text: Summary) -> Summary:
@@ -91,11 +92,6 @@ def _with_other_side(held_out: Summary, text: Summary) -> Summary:
     entries = [entry for entry in text.sums["ledger"] if entry[0] != HELD_OUT]
     entries += [(NOT_HELD_OUT, source, count) for source, count in text.sums["sources"].items()]
     return replace(held_out, sums=held_out.sums | {"ledger": add_ledgers([entries])})
-
-
-def _rejected(survey: CorpusSurvey) -> dict[str, str]:
-    """Return the names of the staged excerpts of rejected records, each with its path in the text folder."""
-    return {f"{run}.rejected.jsonl": f"rejected/{run}.jsonl" for run in survey.rejected_runs}
 
 
 def _stage_card(manifest: Manifest, inputs: list[Input], staging: Staging) -> dict[str, str]:

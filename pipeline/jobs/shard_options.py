@@ -311,7 +311,7 @@ def warn_of_unknown_keys(jobs: dict[str, ShardJob], splits: list[Split]) -> None
     for name, job in jobs.items():
         if "," not in job.text_key:
             continue
-        files = [one for split in splits for one in split.ranges if _begins_json(one) and one.corpus == name]
+        files = _beginnings(splits, name, ("jsonl", "json"))
         keys, records, found = unknown_keys(_heads(files[:LOOKED_AT]), job.text_key)
         if keys and records:
             place = f"corpus {name!r}: " if name else ""
@@ -330,7 +330,7 @@ def warn_of_another_language(jobs: dict[str, ShardJob], splits: list[Split]) -> 
     for name, job in jobs.items():
         if job.language != ENGLISH or not is_installed():
             continue
-        files = [one for split in splits for one in split.ranges if _begins_prose(one) and one.corpus == name]
+        files = _beginnings(splits, name, ("text", "jsonl", "json"))
         found: Counter[str] = Counter()
         for head in _heads(files[:: -(-len(files) // LOOKED_AT) or 1]):
             text = head.decode(errors="replace")
@@ -351,12 +351,9 @@ def warn_of_another_language(jobs: dict[str, ShardJob], splits: list[Split]) -> 
         )
 
 
-def _begins_prose(file_range: FileRange) -> bool:
-    return file_range.format in ("text", "jsonl", "json") and file_range.start == 0
-
-
-def _begins_json(file_range: FileRange) -> bool:
-    return file_range.format in ("jsonl", "json") and file_range.start == 0
+def _beginnings(splits: list[Split], corpus: str, formats: tuple[str, ...]) -> list[FileRange]:
+    ranges = [one for split in splits for one in split.ranges if one.start == 0 and one.corpus == corpus]
+    return [one for one in ranges if one.format in formats]
 
 
 def _heads(files: list[FileRange]) -> Iterator[bytes]:

@@ -166,7 +166,9 @@ def _patterns() -> _Patterns:
     U+1EFFF. The patterns for a quick search treat all characters of that range above U+FFFF as marks, because Python
     searches for a set of characters below that thirty times faster.
     """
-    marks = [mark for mark in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(_decomposed(mark)[0])]
+    marks = [
+        mark for mark in map(chr, range(0x300, 0x1F000)) if unicodedata.combining(unicodedata.normalize("NFD", mark)[0])
+    ]
     exact_set = "".join(map(re.escape, marks))
     quick_set = "".join(re.escape(mark) for mark in marks if mark <= "\uffff") + "\U00010000-\U0001efff"
     return _Patterns(
@@ -174,10 +176,6 @@ def _patterns() -> _Patterns:
         three_marks=re.compile(f"[{quick_set}]{{3}}"),
         long_runs=re.compile(f"([{exact_set}]{{{MAX_MARKS}}})[{exact_set}]+"),
     )
-
-
-def _decomposed(character: str) -> str:
-    return unicodedata.normalize("NFD", character)
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:

@@ -68,7 +68,7 @@ def clean_text(document: Document, options: ReadOptions) -> Document:
 
 def find_language_of_text(document: Document, options: ReadOptions) -> Document | Drop:
     """With --language auto, find the language. Drops a document that --languages leaves out, or that may be in any."""
-    if not options.detects_languages:
+    if options.language != AUTO:
         return document
     document.language, document.confidence = detect_language(document.text)
     if document.confidence < options.min_language_confidence:
@@ -220,8 +220,3 @@ class ReadOptions(RecordOptions):
     share: float = 1.0
     of_corpora: Mapping[str, ReadOptions] = field(default_factory=dict)
     judge: Callable[[list[str], Any, Thresholds], str | None] = first_failed
-
-    @property
-    def detects_languages(self) -> bool:
-        """Whether each document's language is found, with --language auto."""
-        return self.language == AUTO

@@ -77,7 +77,8 @@ def collect_documents(
     table, *drops = read_tables()
     table, ledger = _without_copies(table, options.dedup)
 
-    _check_size(table, name)
+    if text_bytes(table) > survey.MAX_SHARD_BYTES:
+        raise survey.too_large_shard(name, text_bytes(table))
     table = table.combine_chunks()
     pa.default_memory_pool().release_unused()  # frees the chunks, which are as large as the shard
 
@@ -127,12 +128,6 @@ def _drop_near_duplicates(documents: pa.Table, drops: list[pa.Table]) -> tuple[p
         documents, dropped = drop_documents(documents, is_near_duplicate, "near-duplicate document")
         ledger += dropped
     return documents, ledger
-
-
-def _check_size(documents: pa.Table, name: str) -> None:
-    size = text_bytes(documents)
-    if size > survey.MAX_SHARD_BYTES:
-        raise survey.too_large_shard(name, size)
 
 
 def sort_documents(table: pa.Table, seed: int) -> pa.Table:
