@@ -12,13 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
-from apache_beam.portability.api import (
-    beam_fn_api_pb2,
-    beam_fn_api_pb2_grpc,
-    beam_provision_api_pb2,
-    beam_provision_api_pb2_grpc,
-    endpoints_pb2,
-)
+from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from pipeline.beam import local
 from pipeline.environment import WORKER_ENVIRONMENT
@@ -55,18 +49,6 @@ class Launcher(beam_fn_api_pb2_grpc.BeamFnControlServicer):
             pass  # the worker is gone
 
 
-class Provision(beam_provision_api_pb2_grpc.ProvisionServiceServicer):
-    """Tells a worker of an engine where its work is."""
-
-    def __init__(self, address: str) -> None:
-        self.address = address
-
-    def GetProvisionInfo(self, request, context) -> Any:
-        endpoint = endpoints_pb2.ApiServiceDescriptor(url=self.address)
-        info = beam_provision_api_pb2.ProvisionInfo(control_endpoint=endpoint, logging_endpoint=endpoint)
-        return beam_provision_api_pb2.GetProvisionInfoResponse(info=info)
-
-
 @pytest.fixture
 def launcher() -> Iterator[tuple[Launcher, str]]:
     """A launcher and its address."""
@@ -74,7 +56,6 @@ def launcher() -> Iterator[tuple[Launcher, str]]:
     server = grpc.server(ThreadPoolExecutor(8))
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     beam_fn_api_pb2_grpc.add_BeamFnControlServicer_to_server(service, server)
-    beam_provision_api_pb2_grpc.add_ProvisionServiceServicer_to_server(Provision(address), server)
     server.start()
     try:
         yield service, address
@@ -92,21 +73,16 @@ local.main()
 """
 
 
-def start_worker(kind: str, address: str) -> Command:
-    """A worker of the local runner, or of an engine."""
-    words = ["python", "-m", "pipeline.beam.workers", "--id=1", f"--provision_endpoint={address}"]
-    variables = {"no_grpc_proxy": "localhost,127.0.0.1"}
-    if kind == "local":
-        words = ["python", "-m", "tests.run_code", LOCAL_WORKER]
-        variables = {"CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"', "WORKER_ID": "1"}
-        variables[local.ATTEMPT] = os.devnull
+def start_worker(address: str) -> Command:
+    """A worker of the local runner. One of an engine is the same once it knows the address."""
+    words = ["python", "-m", "tests.run_code", LOCAL_WORKER]
+    variables = {"CONTROL_API_SERVICE_DESCRIPTOR": f'url: "{address}"', "WORKER_ID": "1", local.ATTEMPT: os.devnull}
     return Command(words, os.environ | WORKER_ENVIRONMENT | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
-@pytest.mark.parametrize("kind", ["local", "engine"])
-def test_work_that_fails_after_its_end_is_not_told(kind: str, launcher: tuple[Launcher, str]) -> None:
+def test_work_that_fails_after_its_end_is_not_told(launcher: tuple[Launcher, str]) -> None:
     service, address = launcher
-    worker = start_worker(kind, address)
+    worker = start_worker(address)
     assert service.asked.wait(SECONDS)
 
     service.ends.set()
@@ -115,10 +91,9 @@ def test_work_that_fails_after_its_end_is_not_told(kind: str, launcher: tuple[La
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("kind", ["local", "engine"])
-def test_work_that_fails_before_its_end_is_told(kind: str, launcher: tuple[Launcher, str]) -> None:
+def test_work_that_fails_before_its_end_is_told(launcher: tuple[Launcher, str]) -> None:
     service, address = launcher
-    worker = start_worker(kind, address)
+    worker = start_worker(address)
     assert service.asked.wait(SECONDS)
 
     service.refuses.set()

@@ -4,47 +4,12 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from pathlib import Path
 
 import pytest
 
 from pipeline.commit import leases
 from schemas import storage
 from schemas.vocabulary import TOKENIZER_FILES
-
-
-def test_the_old_manifest_goes_before_anything_of_the_new_pairs_comes(
-    command, text, vocab, byte_vocab, byte_rows, tmp_path, monkeypatch
-) -> None:
-    """A kill at any point leaves the old result or an unfinished one, never a manifest beside what is not its own."""
-    out = shutil.copytree(byte_rows, tmp_path / "out")
-    changed: list[str] = []
-
-    def spied(name: str) -> None:
-        real = getattr(storage, name)
-
-        def call(*arguments, **options):
-            target = Path(arguments[1] if name == "move" else arguments[0]).relative_to(out).as_posix()
-            if not target.startswith(("_unfinished", "_lease")):
-                changed.append(f"{name} {target}")
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(storage, name, call)
-
-    for name in ("publish", "move", "remove"):
-        spied(name)
-    flags = ("--text", text, "--vocab", vocab, "--output", out, "--objective", "nsp", "--max_length", 32)
-    done = command("pairs", *flags, "--overwrite", "--direct_num_workers=1")
-    assert done.returncode == 0, done.stderr
-    assert changed[0] == "remove manifest.json"
-    finished = changed.index("publish manifest.json")
-    assert {"publish card.html", "publish vocabulary/tokenizer.json"} <= set(changed[:finished])
-    assert sorted(path.name for path in (out / "vocabulary").iterdir()) == [
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "vocab.txt",
-    ]
-    assert command("verify", out).returncode == 0
 
 
 def listing(folder: str) -> set[str]:

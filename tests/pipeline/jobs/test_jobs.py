@@ -48,26 +48,13 @@ def whole(command, corpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "flags",
-    [
-        "--direct_num_workers=2 --direct_runner_bundle_repeat=1",
-        pytest.param("--direct_num_workers=5 --direct_runner_bundle_repeat=1", marks=pytest.mark.thorough),
-        pytest.param("--runner=BundleBasedDirectRunner", marks=pytest.mark.thorough),
-    ],
-)
-def test_same_bytes_with_any_number_of_workers_and_replayed_bundles(command, corpus, whole, tmp_path, flags) -> None:
-    found = chain(command, tmp_path, str(corpus), *flags.split())
-    assert found == hashes(whole)
-    assert len([name for name in found if name.endswith(".arrow")]) == 3 + 1 + 6
-
-
-@pytest.mark.parametrize(
     ("num_files", "workers"),
-    [(7, 1), pytest.param(1, 1, marks=pytest.mark.thorough), pytest.param(50, 2, marks=pytest.mark.thorough)],
+    [(7, 2), pytest.param(1, 1, marks=pytest.mark.thorough), pytest.param(50, 5, marks=pytest.mark.thorough)],
 )
 def test_same_bytes_however_the_input_is_cut_ordered_and_compressed(
     command, corpus, whole, tmp_path, num_files: int, workers: int
 ) -> None:
+    """And with any number of workers, whose bundles are run again."""
     lines = corpus.read_text().splitlines(keepends=True)
     names = []
     for i in range(num_files):

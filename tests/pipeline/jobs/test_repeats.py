@@ -112,10 +112,3 @@ def test_a_killed_command_is_finished_by_the_next_without_the_first_half(
     sharded(command, pages, output, *flags)
     assert bytes_of(output) == bytes_of(reduced)
     assert not list(output.glob("_*"))
-
-
-def test_two_workers_write_the_same_bytes(command: Command, pages: Path, reduced: Path, tmp_path: Path) -> None:
-    """tests/pipeline/test_recorded_jobs.py has the ways of the exchange."""
-    flags = (*SHARDS, "--holdout", 0.2, "--drop_repeats", 3, "--direct_num_workers", 2)
-    sharded(command, pages, tmp_path / "text", *flags)
-    assert bytes_of(tmp_path / "text") == bytes_of(reduced)

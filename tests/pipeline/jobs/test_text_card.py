@@ -16,7 +16,6 @@ import pytest
 from pipeline.text_card import stage_of
 from schemas.manifest import read_manifest
 from schemas.terminal import megabytes
-from tests.pipeline.beam_flags import THREADS
 from tests.pipeline.test_card import Tags
 
 TEXT = "the cat sat on a mat and dogs ran home with friends while rain fell over green hills that evening"
@@ -117,7 +116,7 @@ def rows_of(folder: Path) -> list[tuple[str, str, int]]:
     return sorted(tuple(row.values()) for row in table.to_pylist())
 
 
-def test_the_ledger_is_a_table_that_others_query(made: Path, command, tmp_path: Path) -> None:
+def test_the_ledger_is_a_table_that_others_query(made: Path) -> None:
     ledgers = {}
     for name, kind in (("text", "text"), ("text_heldout", "text"), ("pairs", "pairs")):
         ledger = read_manifest(str(made / name), kind).ledger
@@ -130,13 +129,6 @@ def test_the_ledger_is_a_table_that_others_query(made: Path, command, tmp_path: 
     assert table == pq.read_table(made / "text/ledger.parquet")
     assert {row["corpus"] for row in table.to_pylist()} == {"books", "<i>news"}
     assert table.schema.names == ["stage", "reason", "source", "corpus", "language", "count"]
-
-    # Other workers, the same bytes.
-    flags = ("--dedup", "exact", "--filters", "gopher", "--holdout", 0.2, "--num_shards", 2)
-    again = ("--output", tmp_path / "text", *THREADS)
-    assert command("shard", "--inputs", made / "corpora.toml", *again, *flags).returncode == 0
-    for name in ("ledger.parquet", "card.html"):
-        assert (tmp_path / "text" / name).read_bytes() == (made / "text" / name).read_bytes()
 
 
 def test_many_and_long_sources_leave_the_card_small(command, tmp_path: Path) -> None:
