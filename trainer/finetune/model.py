@@ -1,23 +1,40 @@
-"""Builds a task's model: the weights of an encoder's folder, with the head that the task's kind needs.
+"""Builds a task's model, the weights of an encoder's folder with the head that the task's kind needs, and writes it.
 
 A head that the folder does not have gets random weights, which depend on the seed.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
-from schemas.errors import DataError
+from schemas.errors import DataError, StorageError
+from schemas.urls import advice_on_limit
+from trainer.export.folder import follow_umask
+from trainer.export.tokenizer import TOKENIZER_CONFIG, portable_config
 from trainer.finetune.files.records import listed
 from trainer.finetune.job import Job
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.opening import classes_for, open_weights, read_config
+from trainer.finetune.opening import (
+    classes_for,
+    first_line,
+    open_tokenizer,
+    open_weights,
+    quiet_transformers,
+    read_config,
+)
 from trainer.finetune.task import Task
 from trainer.logs import logger
+
+MODEL_FOLDER = "hf"
 
 
 def build_model(job: Job, seed: int) -> Any:
@@ -121,3 +138,33 @@ def restore_dropout(config: Any, folder: str) -> None:
     for name, value in vars(read_config(folder)).items():
         if "dropout" in name:
             setattr(config, name, value)
+
+
+def write_model(output: Path, model: Any, folder: str, kind: str) -> None:
+    """Write OUTPUT/hf: the model with its labels, and the tokenizer that it was trained with.
+
+    folder: the encoder's. kind: of the task. Raises StorageError.
+    """
+    final = output / MODEL_FOLDER
+    partial = output / f".{MODEL_FOLDER}.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        with quiet_transformers():
+            # The dropout of one task must not become that of the next task that starts from here.
+            restore_dropout(model.config, folder)
+            model.save_pretrained(partial)
+            open_tokenizer(folder, kind).save_pretrained(partial)
+        config = partial / TOKENIZER_CONFIG
+        content = portable_config(json.loads(config.read_bytes()))
+        config.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+        follow_umask(partial)
+        shutil.rmtree(final, ignore_errors=True)
+        os.replace(partial, final)
+    except Exception as error:
+        # Where the disk is full, tokenizers raises a plain one.
+        if type(error) is not Exception and not isinstance(error, (OSError, SafetensorError)):
+            raise
+        advice = advice_on_limit(error) or "Free some space"
+        raise StorageError(
+            f"{final} cannot be written: {first_line(error)}. {advice}; the same command continues."
+        ) from error

@@ -7,6 +7,7 @@ may be published, so its card holds no paths.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -29,8 +30,8 @@ from trainer.finetune.data_facts import (
     warn_of_guessing,
 )
 from trainer.finetune.job import Job
+from trainer.finetune.model import MODEL_FOLDER
 from trainer.finetune.opening import read_config
-from trainer.finetune.output import MODEL_FOLDER, move_model
 from trainer.finetune.results import (
     RESULTS_FILE,
     STATISTICS,
@@ -97,7 +98,9 @@ def write_outcome(job: Job) -> None:
 
     folder = job.folder_of_seed(best.seed)
     if (folder / MODEL_FOLDER).is_dir():
-        move_model(folder, job.output, model_card(job, best, content))
+        (folder / MODEL_FOLDER / "README.md").write_text(model_card(job, best, content), encoding="utf-8")
+        shutil.rmtree(job.output / MODEL_FOLDER, ignore_errors=True)
+        os.replace(folder / MODEL_FOLDER, job.output / MODEL_FOLDER)
     # If a later command adds seeds, only a better seed replaces the model, so those of other seeds are never needed.
     for path in job.output.glob(f"seed-*/{MODEL_FOLDER}"):
         shutil.rmtree(path, ignore_errors=True)

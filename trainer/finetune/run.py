@@ -53,10 +53,9 @@ from trainer.finetune.inputs import (
 from trainer.finetune.job import FeatureSet, Job, Order
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import Kind
-from trainer.finetune.model import build_model
+from trainer.finetune.model import build_model, write_model
 from trainer.finetune.opening import check_folder, longest_row, open_tokenizer, read_config
 from trainer.finetune.outcome import write_outcome, write_predictions
-from trainer.finetune.output import write_model
 from trainer.finetune.results import SeedResult, read_seed_result, write_seed_result
 from trainer.finetune.scores import check_metrics_of_labels
 from trainer.finetune.task import DEV, TEST, TRAIN, Task

@@ -8,12 +8,13 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from schemas import progress
+from schemas import progress, storage
 from schemas.errors import ClozelineError, PreemptedError
 from trainer.distributed.collectives import run_on_rank_0
+from trainer.finetune.inputs import record_inputs
 from trainer.finetune.job import Job
-from trainer.finetune.output import record_start
 from trainer.finetune.task import Task
+from trainer.finetune.task_file import dump_task
 from trainer.logs import IN_FILE_ONLY, log_file, logger
 from trainer.metrics.presentation import duration
 
@@ -30,6 +31,16 @@ class DivergedError(ClozelineError):
 def diverged(task: Task, what: str) -> DivergedError:
     """Return the error for values that are not finite. what: the beginning of its message."""
     return DivergedError(f"{what}. Lower training.lr, which is {task.training.lr}, or raise training.warmup_ratio.")
+
+
+def record_start(job: Job) -> None:
+    """Write inputs.json and task.toml. From now on, the output folder belongs to this fine-tuning.
+
+    One that failed before it trained anything, for example because of damaged weights or of a service that it should
+    log to, owns nothing, so that the corrected command may use the folder.
+    """
+    record_inputs(job.output, job.inputs)
+    storage.publish(str(job.output / "task.toml"), dump_task(job.task).encode())
 
 
 class SeedEvents(TrainerCallback):

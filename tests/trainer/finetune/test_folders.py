@@ -20,9 +20,8 @@ from trainer.finetune.files.read import read_task_data
 from trainer.finetune.inputs import INPUTS_FILE, check_inputs, record_inputs
 from trainer.finetune.job import Order
 from trainer.finetune.kinds import kind_of
-from trainer.finetune.model import build_model
+from trainer.finetune.model import build_model, write_model
 from trainer.finetune.opening import open_tokenizer
-from trainer.finetune.output import write_model
 from trainer.finetune.results import read_seed_result
 from trainer.finetune.run import CHANGED, inputs_of, too_large_batch
 from trainer.finetune.seed_events import DivergedError
