@@ -41,24 +41,10 @@ CMRC_WORD = re.compile(r"[\u4e00-\u9fa5]|[^\s\u4e00-\u9fa5]+")
 """A Chinese character, or a run of other characters without white space."""
 
 
-def exact_match(predictions: Texts, references: Answers) -> float:
-    """Return the fraction of questions whose prediction equals a correct answer by SQuAD's rules."""
-    return mean(_squad_scores(predictions, references, _squad_exact))
-
-
-def answer_f1(predictions: Texts, references: Answers) -> float:
-    """Return the mean F1 over the questions by SQuAD's rules."""
-    return mean(_squad_scores(predictions, references, _squad_f1))
-
-
-def cmrc_exact_match(predictions: Texts, references: Answers) -> float:
-    """Return the fraction of questions whose prediction equals a correct answer by CMRC's rules."""
-    return mean(_best_scores(predictions, references, _cmrc_exact))
-
-
-def cmrc_f1(predictions: Texts, references: Answers) -> float:
-    """Return the mean F1 over the questions by CMRC's rules."""
-    return mean(_best_scores(predictions, references, _cmrc_f1))
+def mean_score(score: Callable[[str, Sequence[str]], float], predictions: Texts, references: Answers) -> float:
+    """Return the mean over all questions of one of the scores below."""
+    scores = [score(prediction, answers) for prediction, answers in zip(predictions, references, strict=True)]
+    return sum(scores) / len(scores)
 
 
 def scores_of_parts(predictions: Texts, references: Answers) -> dict[str, float]:
@@ -75,8 +61,8 @@ def scores_of_parts(predictions: Texts, references: Answers) -> dict[str, float]
         part = [number for number, answers in enumerate(references) if bool(answers) == has_answers]
         if part:
             of_part = [predictions[number] for number in part], [references[number] for number in part]
-            scores[f"{name}_exact"] = exact_match(*of_part)
-            scores[f"{name}_f1"] = answer_f1(*of_part)
+            scores[f"{name}_exact"] = mean_score(squad_exact, *of_part)
+            scores[f"{name}_f1"] = mean_score(squad_f1, *of_part)
     return scores
 
 
@@ -93,10 +79,10 @@ def best_threshold(predictions: Texts, references: Answers, null_scores: Sequenc
     """
     # If nothing is answered, exactly the unanswerable questions are correct. Answering one of those loses its point,
     # unless the prediction is empty anyway.
-    scores = _squad_scores(predictions, references, _squad_f1)
-    gains = []
-    for prediction, answers, score in zip(predictions, references, scores, strict=True):
-        gains.append(score if answers else -float(bool(prediction)))
+    gains = [
+        squad_f1(prediction, answers) if answers else -float(bool(prediction))
+        for prediction, answers in zip(predictions, references, strict=True)
+    ]
 
     order_N = np.argsort(np.asarray(null_scores, dtype=np.float64), kind="stable")
     sorted_N = np.asarray(null_scores, dtype=np.float64)[order_N]
@@ -112,40 +98,35 @@ def best_threshold(predictions: Texts, references: Answers, null_scores: Sequenc
     return float(sorted_N[answered - 1] if answered > 0 else np.nextafter(sorted_N[0], -np.inf))
 
 
-def _squad_scores(predictions: Texts, references: Answers, score: Callable[[str, str], float]) -> list[float]:
-    # Answers without words after normalization ("The") are not among the correct ones.
-    counted = [[answer for answer in answers if squad_words(answer)] for answers in references]
-    return _best_scores(predictions, counted, score)
+# Scores of one prediction with the correct answer that it matches best, by each script
 
 
-def _best_scores(predictions: Texts, references: Answers, score: Callable[[str, str], float]) -> list[float]:
-    """Return for each question the score with the correct answer that its prediction matches best.
-
-    score: of a prediction and a correct answer, which is the empty text for a question without answers.
-    """
-    scores = []
-    for prediction, answers in zip(predictions, references, strict=True):
-        scores.append(max(score(prediction, answer) for answer in answers or [""]))
-    return scores
+def squad_exact(prediction: str, answers: Sequence[str]) -> float:
+    return float(squad_words(prediction) in map(squad_words, counted_by_squad(answers)))
 
 
-def _squad_exact(prediction: str, answer: str) -> float:
-    return float(squad_words(prediction) == squad_words(answer))
+def squad_f1(prediction: str, answers: Sequence[str]) -> float:
+    predicted, scores = squad_words(prediction), []
+    for correct in map(squad_words, counted_by_squad(answers)):
+        scores.append(_f1_of_words(predicted, correct, shared=(Counter(predicted) & Counter(correct)).total()))
+    return max(scores)
 
 
-def _squad_f1(prediction: str, answer: str) -> float:
-    predicted, correct = squad_words(prediction), squad_words(answer)
-    return _f1_of_words(predicted, correct, shared=(Counter(predicted) & Counter(correct)).total())
+def cmrc_exact(prediction: str, answers: Sequence[str]) -> float:
+    return float(cmrc_text(prediction) in map(cmrc_text, answers or [""]))
 
 
-def _cmrc_exact(prediction: str, answer: str) -> float:
-    return float(cmrc_text(prediction) == cmrc_text(answer))
+def cmrc_f1(prediction: str, answers: Sequence[str]) -> float:
+    predicted, scores = CMRC_WORD.findall(cmrc_text(prediction)), []
+    for correct in (CMRC_WORD.findall(cmrc_text(answer)) for answer in answers or [""]):
+        longest_run = SequenceMatcher(None, predicted, correct, autojunk=False).find_longest_match()
+        scores.append(_f1_of_words(predicted, correct, shared=longest_run.size))
+    return max(scores)
 
 
-def _cmrc_f1(prediction: str, answer: str) -> float:
-    predicted, correct = CMRC_WORD.findall(cmrc_text(prediction)), CMRC_WORD.findall(cmrc_text(answer))
-    longest_run = SequenceMatcher(None, predicted, correct, autojunk=False).find_longest_match()
-    return _f1_of_words(predicted, correct, shared=longest_run.size)
+def counted_by_squad(answers: Sequence[str]) -> Sequence[str]:
+    """Return the correct answers: not those without words after normalization ("The"), and "" if there are none."""
+    return [answer for answer in answers if squad_words(answer)] or [""]
 
 
 def _f1_of_words(predicted: list[str], correct: list[str], shared: int) -> float:
@@ -169,7 +150,3 @@ def squad_words(text: str) -> list[str]:
 def cmrc_text(text: str) -> str:
     """Return a text in lower case without the punctuation that CMRC's script removes."""
     return text.lower().strip().translate(WITHOUT_CMRC_PUNCTUATION)
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -108,8 +108,8 @@ def of_tags(metric: Callable[[Any, Any], float]) -> MetricFunction:
     return function
 
 
-def of_answers(metric: Callable[[Any, Any], float]) -> Metric:
-    return Metric(lambda predictions, references, labels: metric(predictions, references), frozenset({"span"}))
+def of_answers(score: Callable[[str, Sequence[str]], float]) -> Metric:
+    return Metric(lambda made, given, labels: answers.mean_score(score, made, given), frozenset({"span"}))
 
 
 ACCURACY = of_classes("accuracy_score")
@@ -132,9 +132,9 @@ METRICS: dict[str, Metric] = {
     # Tags
     "chunk_f1": Metric(of_tags(chunk_f1), frozenset({"tags"})),
     # Answers
-    "exact_match": of_answers(answers.exact_match),
-    "answer_f1": of_answers(answers.answer_f1),
-    "cmrc_exact_match": of_answers(answers.cmrc_exact_match),
+    "exact_match": of_answers(answers.squad_exact),
+    "answer_f1": of_answers(answers.squad_f1),
+    "cmrc_exact_match": of_answers(answers.cmrc_exact),
     "cmrc_f1": of_answers(answers.cmrc_f1),
 }
 """The metrics by name. A task may use several; the first one that it names decides which epoch is the best."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer.finetune.metrics.answers import answer_f1, best_threshold, cmrc_exact_match, cmrc_f1, exact_match
+from trainer.finetune.metrics.answers import best_threshold, cmrc_exact, cmrc_f1, mean_score, squad_exact, squad_f1
 
 
 @pytest.mark.parametrize(
@@ -27,8 +27,8 @@ from trainer.finetune.metrics.answers import answer_f1, best_threshold, cmrc_exa
     ],
 )
 def test_squad(prediction: str, answers: list[str], exact: float, f1: float) -> None:
-    assert exact_match([prediction], [answers]) == exact
-    assert answer_f1([prediction], [answers]) == pytest.approx(f1)
+    assert squad_exact(prediction, answers) == exact
+    assert squad_f1(prediction, answers) == pytest.approx(f1)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_squad(prediction: str, answers: list[str], exact: float, f1: float) -> 
     ],
 )
 def test_cmrc(prediction: str, answers: list[str], exact: float, f1: float) -> None:
-    assert cmrc_exact_match([prediction], [answers]) == exact
-    assert cmrc_f1([prediction], [answers]) == pytest.approx(f1)
+    assert cmrc_exact(prediction, answers) == exact
+    assert cmrc_f1(prediction, answers) == pytest.approx(f1)
 
 
 def test_scores_are_means_over_questions() -> None:
-    assert cmrc_f1(["北京", "上海"], [["北京"], ["北京"]]) == 0.5
-    assert answer_f1(["cat", "the"], [["cat dog"], ["cat"]]) == pytest.approx(1 / 3)
+    assert mean_score(cmrc_f1, ["北京", "上海"], [["北京"], ["北京"]]) == 0.5
+    assert mean_score(squad_f1, ["cat", "the"], [["cat dog"], ["cat"]]) == pytest.approx(1 / 3)
 
 
 def thresholded(predictions: list[str], null_scores: list[float], threshold: float) -> list[str]:
@@ -79,7 +79,7 @@ def test_no_threshold_is_better_and_no_lower_one_as_good(
     predictions: list[str], references: list[list[str]], null_scores: list[float]
 ) -> None:
     def score_with(threshold: float) -> float:
-        return answer_f1(thresholded(predictions, null_scores, threshold), references)
+        return mean_score(squad_f1, thresholded(predictions, null_scores, threshold), references)
 
     found = best_threshold(predictions, references, null_scores)
     others = [*null_scores, -1000.0]
