@@ -126,6 +126,8 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None
 
     message = sentence_error(tmp_path, GOOD, columns={"text": 0, "label": 2}, header=False)
     assert "there is no column 2; the columns are: 0, 1." in message
+    message = sentence_error(tmp_path, GOOD, columns={"text": 0, "label": "label"}, header=False)
+    assert "there is no column 'label'; the columns are: 0, 1." in message and "data.header" not in message
 
     message = sentence_error(tmp_path, "id\tverse\tlabel\n1\ta\tx\n")
     assert 'Set data.columns to the file\'s names, as in columns = { text = "NAME" }.' in message
@@ -285,6 +287,8 @@ def test_a_word_without_its_tag(tmp_path: Path) -> None:
     columns = {"words": 0, "tags": -1}
     message = error_of(tmp_path, "tags", "Anna NNP B-PER\nlives VBZ\n", format="conll", columns=columns)
     assert "train.conll line 2: 2 columns, but line 1 has 3. Each word needs its tag." in message
+    message = error_of(tmp_path, "tags", "Anna NNP B-PER\n", format="conll", columns={"words": "form", "tags": -1})
+    assert "train.conll: there is no column 'form'; the columns are: 0, 1, 2." in message
 
 
 @pytest.mark.parametrize(

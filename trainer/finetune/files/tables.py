@@ -48,7 +48,8 @@ def read_table(path: str, separator: str, quotes: bool, header: bool, wanted: Wa
     names = rows.pop(0)[1] if header else [str(position) for position in range(width)]
     if width == 1 and sum(wanted.values()) > 1:
         raise _not_separated(path, text, separator)
-    positions = _positions(path, names, wanted)
+    advice = " If the first line is an example, set data.header = false." if header else ""
+    positions = _positions(path, names, wanted, advice)
 
     records = []
     for line, fields in rows:
@@ -101,8 +102,11 @@ def _not_separated(path: str, text: str, separator: str) -> DataError:
     )
 
 
-def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]:
-    """Return the position of each wanted column in a row. Column numbers count from 0, negative ones from the end."""
+def _positions(path: str, names: list[str], wanted: Wanted, advice: str) -> dict[Column, int]:
+    """Return the position of each wanted column in a row. Column numbers count from 0, negative ones from the end.
+
+    advice: for a name that is none of `names`.
+    """
     positions: dict[Column, int] = {}
     for column, is_required in wanted.items():
         if isinstance(column, int) and -len(names) <= column < len(names):
@@ -112,8 +116,7 @@ def _positions(path: str, names: list[str], wanted: Wanted) -> dict[Column, int]
             if names.count(str(column)) > 1:
                 raise DataError(f"{path}: the header has {column!r} twice. Name the column by its number, from 0.")
         elif is_required:
-            advice = " If the first line is an example, set data.header = false." if isinstance(column, str) else ""
-            raise missing_column(path, column, names, advice)
+            raise missing_column(path, column, names, advice if isinstance(column, str) else "")
     return positions
 
 
@@ -196,10 +199,9 @@ def _is_conllu(rows: list[list[str]]) -> bool:
 def _numbered_columns(path: str, width: int, wanted: Wanted) -> list[int]:
     positions = []
     for column, is_required in wanted.items():
-        position = int(column)
         # In a file with one column, -1 would name the words themselves.
-        if -width <= position < width and (width > 1 or position == 0):
-            positions.append(position)
+        if isinstance(column, int) and -width <= column < width and (width > 1 or column == 0):
+            positions.append(column)
         elif is_required:
             raise missing_column(path, column, [str(number) for number in range(width)])
     return positions
