@@ -117,36 +117,30 @@ def log_likelihoods(model: Any, tokenizer: Any, sentences: Sequence[str], within
 
 def logits_at(model: Any, ids_RT: Tensor, places_R: Tensor) -> Tensor:
     """Return the logits (R, V) at one position of each row. places_R: these positions."""
-    attention_RT = torch.ones_like(ids_RT)
-    with only_at(model, places_R) as cuts:
-        logits = model(input_ids=ids_RT, attention_mask=attention_RT).logits
-    if cuts:
-        return logits
-    return logits[torch.arange(len(places_R), device=logits.device), places_R]
+    with only_at(model, places_R):
+        logits = model(input_ids=ids_RT, attention_mask=torch.ones_like(ids_RT)).logits
+    # MobileBERT's head does not call the layer that it names.
+    return logits if logits.dim() == 2 else at(places_R, logits)
+
+
+def at(places_R: Tensor, values_RTX: Tensor) -> Tensor:
+    return values_RTX[torch.arange(len(places_R), device=values_RTX.device), places_R]
 
 
 @contextlib.contextmanager
-def only_at(model: Any, places_R: Tensor) -> Iterator[list[None]]:
+def only_at(model: Any, places_R: Tensor) -> Iterator[None]:
     """Make the model compute logits over the vocabulary only at one position of each row, if it can.
-
-    Yields a list that is not empty once it has. MobileBERT's head does not call the layer that it names.
 
     Logits at all positions would take most of the memory and, in a small model, most of the time. In transformers,
     `get_output_embeddings` returns the last layer of the head; a hook passes it only the vectors (R, H) needed.
     """
-    cuts: list[None] = []
     decoder = model.get_output_embeddings()
     if not isinstance(decoder, torch.nn.Linear):
-        yield cuts
+        yield
         return
 
-    def cut(module: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        cuts.append(None)
-        hidden_RTH = arguments[0]
-        return (hidden_RTH[torch.arange(len(places_R), device=hidden_RTH.device), places_R],)
-
-    handle = decoder.register_forward_pre_hook(cut)
+    handle = decoder.register_forward_pre_hook(lambda module, arguments: (at(places_R, arguments[0]),))
     try:
-        yield cuts
+        yield
     finally:
         handle.remove()

@@ -207,22 +207,15 @@ def _log_left_out(builder: ExampleBuilder, example_set: ExampleSet, dropped: lis
 
 
 def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
-    """Return an example's id from its file, or its position in the set if the task names no id column."""
-    if builder.task.kind == "span":
-        found = value_of(record, "id")
-        return _checked_id(record, str(position if found is None else found))
-
-    columns = columns_of(builder.columns.id)
-    if not columns:
-        return str(position)
-
+    """Return an example's id from its file, or its position in the set if the file or the task has none."""
+    is_question = builder.task.kind == "span"
+    columns = ["id"] if is_question else columns_of(builder.columns.id)
     values = [value_of(record, column) for column in columns]
+    if not values or (is_question and values == [None]):
+        return str(position)
     if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
         raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
-    return _checked_id(record, "-".join(str(value) for value in values))
-
-
-def _checked_id(record: Record, id_: str) -> str:
+    id_ = "-".join(map(str, values))
     check_unicode(id_, record.place)
     return id_
 
