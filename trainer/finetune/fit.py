@@ -32,7 +32,6 @@ import torch
 from safetensors import SafetensorError
 from torch.utils.data import Sampler, Subset
 from transformers import PrinterCallback, Trainer
-from transformers.trainer import TRAINING_ARGS_NAME
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from schemas.errors import StorageError, UsageError
@@ -245,11 +244,6 @@ class FinetuneTrainer(Trainer):
             raise StorageError(
                 f"{self.args.output_dir} cannot be written: {reason}. {advice}; the same command continues."
             ) from error
-
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        super()._save(output_dir, state_dict)
-        # The arguments are a pickle, which nothing reads.
-        Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

@@ -6,9 +6,9 @@ first encoder, and the third one all statistics. Only the column of times depend
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from schemas.pages import render
 from trainer.finetune.results import FEWEST_OF_AN_INTERVAL, STATISTICS, spread, with_interval
@@ -43,6 +43,30 @@ class Table:
     rows: list[Row]
     above: list[str] = field(default_factory=list)
     below: list[str] = field(default_factory=list)
+
+
+class Scored(NamedTuple):
+    """A part of the suite, or the average: its cells, one for each encoder. An average may have no score."""
+
+    name: str
+    metric: str
+    has_seeds: bool
+    cells: list[Cell | None]
+
+
+def scored(content: dict[str, Any]) -> list[Scored]:
+    """Return the parts of the suite, and the average if it is of more than one task."""
+    labels = labels_of(content)
+    lines = []
+    for row in content["rows"]:
+        cells = [content["scores"][label][row["name"]] for label in labels]
+        lines.append(Scored(row["name"], row["metric"], bool(row["sets"]), cells))
+
+    counted = sum(row["in_average"] for row in content["rows"])
+    if counted > 1:
+        averages = [content["averages"][label] for label in labels]
+        lines.append(Scored(AVERAGE, f"of {counted}", True, averages))
+    return lines
 
 
 def tables_of(content: dict[str, Any]) -> list[Table]:
@@ -83,12 +107,10 @@ def page(content: dict[str, Any]) -> str:
 
 
 def title_of(content: dict[str, Any]) -> str:
-    """Return the title of the page."""
     return content["suite"] or "Probe"
 
 
 def labels_of(content: dict[str, Any]) -> list[str]:
-    """Return the labels of the encoders, in the order of the columns."""
     return [encoder["label"] for encoder in content["encoders"]]
 
 
@@ -114,29 +136,12 @@ def error_lines(content: dict[str, Any]) -> list[str]:
 
 
 def score_table(content: dict[str, Any]) -> Table:
-    """Return the first table: a row for each part of the suite and one for the average, with a score per encoder."""
-    labels = labels_of(content)
     rows = []
-    for row in content["rows"]:
-        cells = [content["scores"][label][row["name"]] for label in labels]
-        rows.append(score_row([row["name"], row["metric"]], cells))
-
-    if counted := averaged(content):
-        averages = [content["averages"][label] for label in labels]
-        rows.append(score_row([AVERAGE, f"of {counted}"], averages))
-    return Table("Scores", ["task", "metric", *labels], rows, above=[legend(content)], below=note_on_guessing(content))
-
-
-def averaged(content: dict[str, Any]) -> int:
-    """Return how many tasks the average is of; 0 for a single one, of which no table shows an average."""
-    counted = sum(row["in_average"] for row in content["rows"])
-    return counted if counted > 1 else 0
-
-
-def score_row(names: list[str], cells: Sequence[Cell | None]) -> Row:
-    """Return a row of the first table. names: the texts before the scores."""
-    best = best_position(cells)
-    return Row([*names, *map(text_of, cells)], None if best is None else best + len(names))
+    for name, metric, _, cells in scored(content):
+        best = best_position(cells)
+        rows.append(Row([name, metric, *map(text_of, cells)], None if best is None else best + 2))
+    columns = ["task", "metric", *labels_of(content)]
+    return Table("Scores", columns, rows, above=[legend(content)], below=note_on_guessing(content))
 
 
 def text_of(cell: Cell | None) -> str:
@@ -168,26 +173,22 @@ def best_position(cells: Sequence[Cell | None]) -> int | None:
 
 
 def interval_of(cell: Cell) -> tuple[float, float]:
-    """Return the lower and the upper end of the 95% interval of the mean."""
     mean, half = cell["spread"]["mean"], cell["spread"]["interval"]
     return mean - half, mean + half
 
 
 def legend(content: dict[str, Any]) -> str:
-    """Return the sentences that explain the first table."""
     seeds = content["seeds"]
-    has_seeds = any(row["sets"] for row in content["rows"])
-    if not has_seeds:
+    if not any(row["sets"] for row in content["rows"]):
         return "Scores of minimal pairs, for which nothing is trained."
     if seeds == 1:
         return "Scores of a single seed. They say nothing about how much scores differ between seeds."
-    if seeds < FEWEST_OF_AN_INTERVAL:
-        return " ".join(
-            [f"Mean of {seeds} seeds, which are too few for an interval.", *shared_encoders(content["rows"])]
-        )
-    text = f"Mean of {seeds} seeds ± half of its 95% interval, except where all seeds have the same score."
-    if len(labels_of(content)) > 1:
-        text += " A score is marked where its interval lies above those of all others."
+
+    text = f"Mean of {seeds} seeds, which are too few for an interval."
+    if seeds >= FEWEST_OF_AN_INTERVAL:
+        text = f"Mean of {seeds} seeds ± half of its 95% interval, except where all seeds have the same score."
+        if len(labels_of(content)) > 1:
+            text += " A score is marked where its interval lies above those of all others."
     return " ".join([text, *shared_encoders(content["rows"])])
 
 
@@ -206,7 +207,6 @@ def shared_encoders(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def note_on_guessing(content: dict[str, Any]) -> list[str]:
-    """Return the sentence under the first table if it has scores of guessing."""
     cells = [cell for of_encoder in content["scores"].values() for cell in of_encoder.values()]
     if not any(cell["error"] is None and is_guessing(cell) for cell in cells):
         return []
@@ -220,26 +220,21 @@ def note_on_guessing(content: dict[str, Any]) -> list[str]:
 
 
 def difference_table(content: dict[str, Any]) -> Table:
-    """Return the table of differences from the first encoder, with the same seed: a row per task.
+    """Return the table of differences from the first encoder, with the same seed.
 
     Without another encoder, or with too few seeds for an interval, it has no rows.
     """
-    first, *others = labels_of(content)
+    label, *others = labels_of(content)
     rows = []
-    for row in content["rows"]:
-        if row["sets"]:
-            cells = {label: content["scores"][label][row["name"]] for label in (first, *others)}
-            rows.append(Row([row["name"], *(difference(cells[label], cells[first]) for label in others)]))
-    averages = content["averages"]
-    if averaged(content):
-        rows.append(Row([AVERAGE, *(difference(averages[label], averages[first]) for label in others)]))
+    for name, _, has_seeds, (first, *cells) in scored(content):
+        if has_seeds and others and content["seeds"] >= FEWEST_OF_AN_INTERVAL:
+            rows.append(Row([name, *(difference(cell, first) for cell in cells)]))
 
     explained = (
-        f"Scores minus those of {first} with the same seed, which has the same order of examples: the mean ± half of "
+        f"Scores minus those of {label} with the same seed, which has the same order of examples: the mean ± half of "
         f"its 95% interval. {CERTAIN} marks an interval without 0."
     )
-    shown = others and content["seeds"] >= FEWEST_OF_AN_INTERVAL
-    return Table(f"Differences from {first}", ["task", *others], rows if shown else [], above=[explained])
+    return Table(f"Differences from {label}", ["task", *others], rows, above=[explained])
 
 
 def difference(cell: Cell | None, first: Cell | None) -> str:
@@ -256,32 +251,21 @@ def difference(cell: Cell | None, first: Cell | None) -> str:
 
 
 def detail_table(content: dict[str, Any]) -> Table:
-    """Return the table of all statistics, and the time, of each task and encoder."""
-    labels = labels_of(content)
-    cells = [(row["name"], label, content["scores"][label][row["name"]]) for row in content["rows"] for label in labels]
-    if averaged(content):
-        averages = [(AVERAGE, label, content["averages"][label]) for label in labels]
-        cells += [(name, label, cell) for name, label, cell in averages if cell is not None]
-
     rows = []
-    for name, label, cell in cells:
-        spread = cell["spread"] or {}
-        rows.append(Row([name, label, *numbers(spread.get(key) for key in STATISTICS.values()), time_of(cell)]))
+    for name, _, _, cells in scored(content):
+        for label, cell in zip(labels_of(content), cells, strict=True):
+            if cell is not None:
+                spread = cell["spread"] or {}
+                time = duration(3600 * cell["hours"]) if cell["spread"] else DASH
+                rows.append(Row([name, label, *numbers(spread.get(key) for key in STATISTICS.values()), time]))
     return Table("Quartiles and times", ["task", "encoder", *STATISTICS, "time"], rows)
 
 
-def numbers(values: Any) -> list[str]:
-    """Return scores as texts, a dash for None."""
+def numbers(values: Iterable[float | None]) -> list[str]:
     return [DASH if value is None else f"{value:.4f}" for value in values]
 
 
-def time_of(cell: Cell) -> str:
-    """Return the time that a cell's job took, such as "2 min 5 s", and a dash for a job without a score."""
-    return DASH if cell["spread"] is None else duration(3600 * cell["hours"])
-
-
 def phenomenon_table(content: dict[str, Any]) -> Table:
-    """Return the accuracies on minimal pairs: a row per phenomenon, with one score per encoder."""
     labels = labels_of(content)
     of_labels = [content["details"][label] for label in labels]
     names = {(part, name): None for parts in of_labels for part, phenomena in parts.items() for name in phenomena}
@@ -294,7 +278,6 @@ def phenomenon_table(content: dict[str, Any]) -> Table:
 
 
 def probe_table(content: dict[str, Any]) -> Table:
-    """Return the scores of the linear probes: a row per layer and one for the most frequent label."""
     probes = content["probes"]
     done = {label: probe for label, probe in probes.items() if probe["error"] is None}
     if not done:
@@ -309,15 +292,10 @@ def probe_table(content: dict[str, Any]) -> Table:
 
     first = next(iter(done.values()))
     title = f"Linear probe of each layer: {first['task']}, {first['metric']}"
-    return Table(title, ["layer", *probes], rows, below=[probe_note(first["examples"])])
-
-
-def probe_note(counts: Mapping[str, int]) -> str:
-    """Return the sentence under the table of probes: how many examples they were fitted to and scored on."""
-    fitted = f"{counts['fitted']:,}"
-    if counts["fitted"] < counts["train"]:
-        fitted += f" of {counts['train']:,}"
-    return (
-        f"Fitted to {fitted} training examples, and scored on the {counts['dev']:,} of the dev set. The row {BASELINE} "
-        "is the score of always predicting the most frequent label of the training set."
+    counts = first["examples"]
+    of_all = f" of {counts['train']:,}" if counts["fitted"] < counts["train"] else ""
+    note = (
+        f"Fitted to {counts['fitted']:,}{of_all} training examples, and scored on the {counts['dev']:,} of the dev "
+        f"set. The row {BASELINE} is the score of always predicting the most frequent label of the training set."
     )
+    return Table(title, ["layer", *probes], rows, below=[note])
