@@ -4,7 +4,6 @@ from clozeline.installation import run_explained
 
 
 def run() -> int:
-    """Fine-tune and return the exit code."""
     from trainer.distributed.stop import StopRequest
 
     # Importing the command line takes seconds. Listen first, so that Ctrl-C during the import prints no traceback.

@@ -128,7 +128,6 @@ def _read_request(options: argparse.Namespace) -> tuple[Task, str, TaskData]:
 
 
 def parser(prog: str) -> CommandParser:
-    """Return the parser of the command line."""
     flags = CommandParser(
         prog,
         "Fine-tune an encoder on one task and measure it there.",

@@ -121,7 +121,6 @@ def shared_sentences(facts: dict[str, Any]) -> list[str]:
 
 
 def unlabeled_sentences(facts: dict[str, Any]) -> list[str]:
-    """Return in words how many examples of each set have no label."""
     sentences = []
     for name, count in facts["unlabeled"].items():
         verdict = "has no label, so it is" if count == 1 else "have no label, so they are"

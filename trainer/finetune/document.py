@@ -30,7 +30,6 @@ BY_KIND = frozenset({"metrics", "format", "quotes", "columns"})
 
 
 def task_page() -> str:
-    """Return docs/task_files.md as Markdown."""
     parts = [
         INTRODUCTION,
         section_reference("The top of the file", Task, BY_KIND),

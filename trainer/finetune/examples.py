@@ -105,7 +105,6 @@ def is_labeled(example: Example) -> bool:
 
 
 def unlabeled(examples: Sequence[Example]) -> int:
-    """Return how many examples have no label."""
     return sum(not is_labeled(example) for example in examples)
 
 

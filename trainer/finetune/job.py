@@ -104,5 +104,4 @@ class Job(Order):
         return best_threshold(texts, self.kind.references(self.others[DEV].examples), null_scores)
 
     def folder_of_seed(self, seed: int) -> Path:
-        """Return the folder that holds a seed's files."""
         return self.output / f"seed-{seed}"

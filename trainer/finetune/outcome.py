@@ -116,7 +116,6 @@ def write_outcome(job: Job) -> None:
 
 
 def log_outcome(job: Job, results: list[SeedResult]) -> None:
-    """Log the scores of all sets, and what was written."""
     for name, scores in summary_of(results).items():
         for metric, spread in scores.items():
             logger.info("%s %s %s: %s", job.task.name, name, metric, shown(spread, len(results)))
@@ -167,7 +166,6 @@ def report(results: dict[str, Any], task: str) -> str:
 
 
 def figures(results: dict[str, Any]) -> dict[str, str]:
-    """Return the headline numbers as text, by name."""
     main, seeds = results["metrics"][0], results["seeds"]
 
     # The dev set has chosen the best epoch, so the score on the test set, if it has labels, says more of new text.
@@ -198,7 +196,6 @@ def shown_files(data: dict[str, Any], name: str) -> str:
 
 
 def chart_of(title: str, seeds: list[dict[str, Any]], name: str) -> Chart | None:
-    """Return a chart of one value per epoch, with one line per seed."""
     lines = []
     for number, seed in enumerate(seeds):
         points = [(int(epoch["step"]), float(epoch[name])) for epoch in seed["epochs"]]

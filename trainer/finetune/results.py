@@ -122,6 +122,5 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def with_interval(of_values: Spread) -> str:
-    """Return a mean as text, with the half-width of its 95% interval if there is one."""
     mean = f"{of_values['mean']:.4f}"
     return mean if of_values["interval"] is None else f"{mean} ± {of_values['interval']:.4f}"

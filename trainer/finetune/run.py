@@ -214,7 +214,6 @@ def finished_seed(job: Job, seed: int) -> SeedResult:
 
 
 def too_large_batch(device: torch.device) -> str:
-    """Return the message for running out of memory."""
     return (
         f"out of memory on {device_name(device)}. Lower training.batch or training.max_length, raise "
         "trainer.gradient_accumulation_steps, or, if it ran out in a prediction, lower "

@@ -301,7 +301,6 @@ class Task(Section):
 
     @property
     def is_regression(self) -> bool:
-        """Whether the label is a number to predict."""
         return self.data.labels == NUMBER
 
 

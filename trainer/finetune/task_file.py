@@ -117,7 +117,6 @@ def merged(*tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shipped_task_names() -> list[str]:
-    """Return the names of shipped tasks that `--task` takes, in alphabetical order."""
     return sorted(_shipped_tables())
 
 
@@ -168,7 +167,6 @@ def check_task(task: Task, origin: Origin) -> None:
 
 
 def faults_of(task: Task) -> Iterator[Fault]:
-    """Yield what is wrong with keys of a task that depend on each other."""
     data = task.data
     formats = RULES[task.kind].formats
     if data.format not in formats:

@@ -4,7 +4,6 @@ from clozeline.installation import run_explained
 
 
 def run() -> int:
-    """Run the suite and return the exit code."""
     from trainer.suite.cli import main
 
     return main()

@@ -45,7 +45,6 @@ def end_with_parent() -> None:
 
 
 def run() -> int:
-    """Run the program that the first argument names, and return the exit code."""
     program, *arguments = sys.argv[1:]
     return import_module(PROGRAMS[program]).main(arguments, prog=f"clozeline suite ({program})")
 

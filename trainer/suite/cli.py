@@ -37,7 +37,6 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
 
 
 def parser(prog: str) -> CommandParser:
-    """Return the parser of the command line."""
     flags = CommandParser(
         prog,
         "Compare encoders on many tasks, with several seeds each, in one table.",

@@ -159,7 +159,6 @@ class Scheduler:
         self._running.append(_Running(job, slot, process, monotonic()))
 
     def log_of(self, name: str) -> Path:
-        """Return the file that a job's output is written to."""
         return self._logs / f"{name}.log"
 
     # ---- Ending ----
@@ -209,7 +208,6 @@ class Scheduler:
 
 
 def last_error(path: Path) -> str | None:
-    """Return the last error message in a job's log, None if there is none."""
     with path.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(0, file.tell() - END_OF_LOG))

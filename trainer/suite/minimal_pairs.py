@@ -50,7 +50,6 @@ NO_HEAD = (
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Run the command line and return the exit code."""
     flags = job_parser(prog, required=("--data", "--files", "--output"))
     flags.add_argument("--variant", choices=("word_l2r", "token"), default="word_l2r")
     return exit_code_of(lambda: score_files(flags.parse_args(arguments)))
@@ -210,5 +209,4 @@ def results(identity: Mapping[str, Any], files: Sequence[Mapping[str, Any]]) -> 
 
 
 def share_right(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the fraction of right pairs over all pairs of some paradigms."""
     return sum(row["right"] for row in rows) / sum(row["pairs"] for row in rows)

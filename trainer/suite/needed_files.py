@@ -26,7 +26,6 @@ class Missing:
 
 
 def missing_files(suite: Suite) -> list[Missing]:
-    """Return the parts of a suite that lack files."""
     missing = []
     for name, task in suite.tasks.items():
         absent = [file for file in files_of(task.task.data) if not storage.exists(path_in(task.folder, file))]

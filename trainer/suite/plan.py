@@ -59,16 +59,13 @@ class Plan:
         return self.output / FOLDERS / encoder.label / name
 
     def results(self, encoder: Encoder, name: str) -> dict[str, Any]:
-        """Return the results of a task, of minimal pairs or of the probe."""
         return read_json(self.place(encoder, name) / RESULTS_FILE) or {}
 
     def task_file(self, name: str) -> Path:
-        """Return the task file that jobs read."""
         return self.output / "tasks" / f"{name}.toml"
 
 
 def write_tasks(plan: Plan) -> None:
-    """Write the task files that jobs read."""
     tasks = {name: of_suite.task for name, of_suite in plan.suite.tasks.items()} if plan.suite is not None else {}
     if plan.probe is not None:
         tasks[PROBE] = plan.probe.task
@@ -95,7 +92,6 @@ def job_name(label: str, part: str) -> str:
 
 
 def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job:
-    """Return the job that fine-tunes on a task."""
     output = plan.place(encoder, name)
     source = task.entry.starts_from
     if source is None:
@@ -120,7 +116,6 @@ def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job
 
 
 def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
-    """Return the job that scores minimal pairs."""
     assert plan.suite is not None
     pairs = plan.suite.minimal_pairs[name]
     flags = ["--data", plan.suite.folder, "--files", pairs.files, "--variant", pairs.variant]
@@ -129,7 +124,6 @@ def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
-    """Return the job that probes all layers of an encoder."""
     assert plan.probe is not None
     words = ["probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
     return frozen_job(plan, encoder, PROBE, words, lambda: shown_best_layer(plan.results(encoder, PROBE)))
@@ -147,7 +141,6 @@ def frozen_job(plan: Plan, encoder: Encoder, name: str, words: list[str], score:
 
 
 def weights_flag(encoder: Encoder) -> list[str]:
-    """Return the flag that gives a job random weights, if the encoder has them."""
     return ["--random_weights"] if encoder.random_weights else []
 
 

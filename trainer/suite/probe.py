@@ -62,7 +62,6 @@ Vectors = NDArray[np.float32]
 
 
 def main(arguments: list[str], prog: str) -> int:
-    """Run the command line and return the exit code."""
     flags = job_parser(prog, required=("--task", "--data", "--output"))
     return exit_code_of(lambda: probe(flags.parse_args(arguments)))
 

@@ -224,7 +224,6 @@ def digests_of(files: list[str], data: str) -> dict[str, str]:
 
 
 def weights_of(encoder: Encoder) -> str:
-    """Return a hash that identifies an encoder."""
     if encoder.manifest is not None:
         # The checkpoint may not be exported yet, so hash its manifest, which holds the hashes of all its files. The
         # step alone would be the same in another run, or after this run was trained again.

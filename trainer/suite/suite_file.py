@@ -85,7 +85,6 @@ class SuiteTask:
 
     @property
     def metric(self) -> str:
-        """The metric that the suite reports."""
         return self.entry.metric or self.task.metrics[0]
 
 
@@ -113,7 +112,6 @@ class Suite:
 
 
 def suite_names() -> list[str]:
-    """Return the names of the suites that ship with Clozeline."""
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
 
 

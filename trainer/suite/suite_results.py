@@ -95,12 +95,10 @@ def filled_cell(values: list[float], hours: float, baseline: float | None = None
 
 
 def empty_cell(error: str) -> Cell:
-    """Return a cell without a score. error: why there is none."""
     return {"values": [], "spread": None, "baseline": None, "hours": 0.0, "error": error}
 
 
 def count_without_score(content: Mapping[str, Any]) -> int:
-    """Return the number of cells without a score."""
     return sum(cell["error"] is not None for cells in content["scores"].values() for cell in cells.values())
 
 
@@ -134,7 +132,6 @@ def phenomena_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]
 
 
 def probe_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]:
-    """Return the probe's score of each layer for an encoder, or the error."""
     error = errors.get(job_name(encoder.label, PROBE))
     if error is not None:
         return {"error": error, "layers": []}

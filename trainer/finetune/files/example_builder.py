@@ -223,7 +223,6 @@ def value_of(record: Record, column: Column | None) -> Any:
 
 
 def columns_of(columns: Columns | None) -> list[Column]:
-    """Return the columns that a key of [data.columns] names."""
     if columns is None:
         return []
     return columns if isinstance(columns, list) else [columns]

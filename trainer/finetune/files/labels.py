@@ -71,7 +71,6 @@ def are_fractions(labels: Sequence[str]) -> bool:
 
 
 def is_number(label: str) -> bool:
-    """Return whether a label is written as a number."""
     try:
         float(label)
     except ValueError:

@@ -165,7 +165,6 @@ def _labels_of(task: Task, train: ExampleSet, record: Record) -> list[str]:
 
 
 def _examples(builder: ExampleBuilder, example_set: ExampleSet, records: list[Record]) -> list[Example]:
-    """Return the examples of a set. Raises DataError for the first error in it."""
     from trainer.distributed.watchdog import progress  # loads torch: by now the files have been read
 
     may_drop = builder.data.bad_rows == "drop" and not builder.is_test

@@ -77,8 +77,6 @@ def f1(average: str) -> MetricFunction:
 
 
 def of_numbers(name: str) -> MetricFunction:
-    """Return the correlation that scipy has under a name."""
-
     def metric(predictions: Sequence[float], references: Sequence[float], labels: Sequence[str]) -> float:
         from scipy import stats
 
