@@ -57,7 +57,7 @@ def exported(run: str, steps: Sequence[int], output: Path) -> tuple[list[Encoder
     for step in steps:
         label = f"step-{step}"
         folder = output / "checkpoints" / label
-        words = ("export", run, "--step", str(step), "--output", str(folder))
+        words = ("trainer.export.cli", run, "--step", str(step), "--output", str(folder))
         job = Job(f"{label}/export", words, is_done=partial(Path.exists, folder / "config.json"))
         jobs.append(job)
 

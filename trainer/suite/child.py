@@ -1,4 +1,4 @@
-"""Runs one job of a suite, `python -m trainer.suite.child PROGRAM ...`, in a process that ends when the suite's does.
+"""Runs one job of a suite, `python -m trainer.suite.child MODULE ...`, in a process that ends when the suite's does.
 
 A signal may end it at any point: fine-tuning saves as it does elsewhere, and the others publish each file atomically.
 The next start continues from what is there.
@@ -14,14 +14,6 @@ from importlib import import_module
 
 from clozeline.installation import run_explained
 from trainer.suite.jobs import PARENT
-
-PROGRAMS = {
-    "finetune": "trainer.finetune.cli",
-    "export": "trainer.export.cli",
-    "minimal_pairs": "trainer.suite.minimal_pairs",
-    "probe": "trainer.suite.probe",
-}
-"""The modules whose `main` runs a program."""
 
 PR_SET_PDEATHSIG = 1
 """From Linux's prctl.h."""
@@ -39,14 +31,13 @@ def end_with_parent() -> None:
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     # If the suite's process ended before the prctl call, no signal will come.
-    suite_has_ended = os.getppid() != int(parent)
-    if suite_has_ended:
+    if os.getppid() != int(parent):
         os._exit(1)
 
 
 def run() -> int:
-    program, *arguments = sys.argv[1:]
-    return import_module(PROGRAMS[program]).main(arguments, prog=f"clozeline suite ({program})")
+    module, *arguments = sys.argv[1:]
+    return import_module(module).main(arguments, prog=f"clozeline suite ({module})")
 
 
 if __name__ == "__main__":

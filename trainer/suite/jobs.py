@@ -52,7 +52,7 @@ class SuiteStoppedError(PreemptedError):
 
 @dataclass(frozen=True)
 class Job:
-    """A process to run: `python -m trainer.suite.child WORDS`.
+    """A process to run: `python -m trainer.suite.child WORDS`, a module whose `main` gets the other words.
 
     name: names the job and its log. needs: the names of the jobs that must be done first.
     is_done: called once all needed jobs are done; if it returns True, the job's results exist and it is not started.
@@ -106,8 +106,7 @@ class Scheduler:
             if self._running:
                 sleep(POLL_SECONDS)
 
-        was_stopped = bool(self._running or self._waiting)
-        if was_stopped:
+        if self._running or self._waiting:
             self._end_all()
             raise SuiteStoppedError(
                 f"stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
@@ -120,20 +119,14 @@ class Scheduler:
     def _start_what_can_start(self) -> None:
         """Start jobs in the free slots, and remove those that are done already or need a job that failed."""
         for job in list(self._waiting):
-            failed = [need for need in job.needs if need in self.errors]
-            if failed:
+            failed = next((need for need in job.needs if need in self.errors), None)
+            if failed is not None:
                 self._waiting.remove(job)
-                self._give_up(job, failed[0])
-                continue
-
-            is_ready = all(need in self.done for need in job.needs)
-            if is_ready and self._free:
+                self.errors[job.name] = f"not started, because {failed} failed"
+                logger.info("%s: not started (%s), because %s failed", job.name, self._position(), failed)
+            elif self._free and self.done.issuperset(job.needs):
                 self._waiting.remove(job)
                 self._start_unless_done(job)
-
-    def _give_up(self, job: Job, need: str) -> None:
-        self.errors[job.name] = f"not started, because {need} failed"
-        logger.info("%s: not started (%s), because %s failed", job.name, self._position(), need)
 
     def _start_unless_done(self, job: Job) -> None:
         if job.is_done():
@@ -143,13 +136,12 @@ class Scheduler:
 
         job.prepare()
         slot = self._free.pop(0)
-        own_variables = {PARENT: str(os.getpid())}
         logger.info("%s: started, with its log in %s", job.name, self.log_of(job.name))
         self.log_of(job.name).parent.mkdir(parents=True, exist_ok=True)
         with self.log_of(job.name).open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "trainer.suite.child", *job.words],
-                env=os.environ | slot | own_variables,
+                env=os.environ | slot | {PARENT: str(os.getpid())},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -166,8 +158,7 @@ class Scheduler:
     def _collect(self) -> None:
         for running in list(self._running):
             exit_code = running.process.poll()
-            is_alive = exit_code is None
-            if is_alive:
+            if exit_code is None:
                 continue
 
             self._running.remove(running)
@@ -191,8 +182,7 @@ class Scheduler:
         if exit_code < 0:
             return f"ended by signal {-exit_code} ({signal.strsignal(-exit_code)}); see {path}"
 
-        error = last_error(path)
-        return error if error is not None else f"exit code {exit_code}; see {path}"
+        return last_error(path) or f"exit code {exit_code}; see {path}"
 
     def _end_all(self) -> None:
         """Ask all processes to save and end, and wait for them. A second Ctrl-C ends this process, and so all jobs."""
@@ -229,16 +219,11 @@ def slots(workers: int | None) -> list[Slot]:
     # One thread per process, unless OMP_NUM_THREADS says otherwise. With more threads than cores, processes would wait
     # for each other. The number of threads also affects the rounding of sums.
     threads = os.environ.get("OMP_NUM_THREADS") or "1"
-    environment = {
-        "OMP_NUM_THREADS": threads,
-        "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads),
-    }
+    slot = {"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": os.environ.get("RAYON_NUM_THREADS", threads)}
 
     devices = usable_gpus()
     if not devices:
         suffices_for = max(1, available_bytes() // MEMORY_OF_A_JOB)
-        return [environment for _ in range(workers or min(usable_cores(), suffices_for))]
-    return [
-        environment | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]}
-        for number in range(workers or len(devices))
-    ]
+        return [slot] * (workers or min(usable_cores(), suffices_for))
+    count = workers or len(devices)
+    return [slot | {"CUDA_VISIBLE_DEVICES": devices[number % len(devices)]} for number in range(count)]

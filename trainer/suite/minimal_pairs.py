@@ -1,4 +1,4 @@
-"""Scores files of minimal pairs: `python -m trainer.suite.child minimal_pairs FOLDER --files "blimp/*.jsonl"`.
+"""Scores files of minimal pairs, as a job of a suite: FOLDER --data DIR --files "blimp/*.jsonl" --output DIR.
 
     OUTPUT/files/NAME.json   the scores of one file, written when all its pairs are scored
     OUTPUT/results.json      the mean accuracy over paradigms, and the accuracy of each phenomenon and paradigm

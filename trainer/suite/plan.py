@@ -94,16 +94,12 @@ def job_name(label: str, part: str) -> str:
 def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job:
     output = plan.place(encoder, name)
     source = task.entry.starts_from
-    if source is None:
-        folder = encoder.folder
-        needs = encoder.needs
-        first_weights = weights_flag(encoder)
-    else:
+    folder, needs, first_weights = encoder.folder, encoder.needs, weights_flag(encoder)
+    if source is not None:
         folder = str(plan.place(encoder, source) / "hf")
-        needs = (job_name(encoder.label, source),)
-        first_weights = ["--new_head"]
+        needs, first_weights = (job_name(encoder.label, source),), ["--new_head"]
 
-    words = ["finetune", folder, "--task", str(plan.task_file(name)), "--data", task.folder]
+    words = ["trainer.finetune.cli", folder, "--task", str(plan.task_file(name)), "--data", task.folder]
     words += ["--output", str(output), "--seeds", str(plan.seeds), *first_weights]
     return Job(
         name=job_name(encoder.label, name),
@@ -118,14 +114,14 @@ def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job
 def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
     assert plan.suite is not None
     pairs = plan.suite.minimal_pairs[name]
-    flags = ["--data", plan.suite.folder, "--files", pairs.files, "--variant", pairs.variant]
-    words = ["minimal_pairs", *flags]
+    words = ["trainer.suite.minimal_pairs", "--data", plan.suite.folder]
+    words += ["--files", pairs.files, "--variant", pairs.variant]
     return frozen_job(plan, encoder, name, words, lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}")
 
 
 def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
     assert plan.probe is not None
-    words = ["probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
+    words = ["trainer.suite.probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
     return frozen_job(plan, encoder, PROBE, words, lambda: shown_best_layer(plan.results(encoder, PROBE)))
 
 

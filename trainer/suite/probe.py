@@ -1,4 +1,4 @@
-"""Probes all layers of an encoder: `python -m trainer.suite.child probe FOLDER --task TASK.toml --output DIR`.
+"""Probes all layers of an encoder, as a job of a suite: FOLDER --task TASK.toml --data DIR --output DIR.
 
     OUTPUT/results.json   for each layer, the task's first metric on the dev set; for comparison, the score of always
                           predicting the most frequent label of the training set; and the numbers of examples
