@@ -69,7 +69,10 @@ def _run(options: argparse.Namespace, stop: StopRequest) -> None:
     check_flags(options)
     task, data, examples = read_on_all_ranks(lambda: _read_request(options), stop)
     if options.write_texts is not None:
-        _write_texts(task, examples, options.write_texts)
+        from trainer.finetune.texts import write_texts
+
+        number = write_texts(examples.train, options.write_texts)
+        print(f"clozeline: {options.write_texts} has the {number:,} texts of the training files of {task.name}.")
         return
 
     # This import loads DeepSpeed and transformers, which takes seconds, so it waits until the files are valid.
@@ -106,13 +109,6 @@ def check_flags(options: argparse.Namespace) -> None:
     of_training = [options.folder, options.output, options.seeds, options.first_seed]
     if any(value is not None for value in of_training) or options.random_weights or options.new_head:
         raise UsageError("--write_texts trains nothing. Give only --task, --data and --set with it.")
-
-
-def _write_texts(task: Task, examples: TaskData, path: str) -> None:
-    from trainer.finetune.texts import write_texts
-
-    number = write_texts(examples.train, path)
-    print(f"clozeline: {path} has the {number:,} texts of the training files of {task.name}.")
 
 
 def _read_request(options: argparse.Namespace) -> tuple[Task, str, TaskData]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from schemas.terminal import counted
-from trainer.finetune.examples import Example, unlabeled
+from trainer.finetune.examples import Example, is_labeled
 from trainer.finetune.files.sets import example_sets
 from trainer.finetune.job import Job
 from trainer.finetune.results import SeedResult
@@ -37,12 +37,12 @@ def data_facts(job: Job) -> dict[str, Any]:
         found.name: [path if "://" in path else os.path.abspath(path) for path in found.paths]
         for found in example_sets(job.task, job.data)
     }
-    missing = {name: count for name, others in job.others.items() if (count := unlabeled(others.examples))}
+    missing = {name: sum(not is_labeled(example) for example in others.examples) for name, others in job.others.items()}
     return {
         "files": files,
         "examples": examples,
         "shared": shared_examples(job),
-        "unlabeled": missing,
+        "unlabeled": {name: count for name, count in missing.items() if count},
         "labels": labels,
     }
 
@@ -66,7 +66,10 @@ def log_data(job: Job) -> None:
     sizes = [f"{size:,} {name}" for name, size in facts["examples"].items()]
     batch = job.task.training.batch
     steps = counted(-(-len(job.train.features) // batch), "step")
-    logger.info("examples: %s%s; %s of %d per epoch", ", ".join(sizes), _labels(facts["labels"]), steps, batch)
+    labels = facts["labels"]
+    counts = f"{len(labels)} labels" if len(labels) > MAX_SHOWN_LABELS else shown_labels(labels)
+    told = f" ({counts})" if labels else ""
+    logger.info("examples: %s%s; %s of %d per epoch", ", ".join(sizes), told, steps, batch)
 
     if job.kind.max_length < job.task.training.max_length:
         logger.info(
@@ -139,12 +142,6 @@ def _texts(examples: Sequence[Example]) -> list[tuple[str, ...]]:
 def shown_labels(counts: dict[str, int]) -> str:
     """Return the counts of labels as text: "neg: 498; pos: 502". Names may be numbers, hence the colons."""
     return "; ".join(f"{label}: {count:,}" for label, count in counts.items())
-
-
-def _labels(counts: dict[str, int]) -> str:
-    if not counts:
-        return ""
-    return f" ({len(counts)} labels)" if len(counts) > MAX_SHOWN_LABELS else f" ({shown_labels(counts)})"
 
 
 def warn_of_guessing(job: Job, best: SeedResult, baseline: dict[str, dict[str, float]]) -> None:

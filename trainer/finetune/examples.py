@@ -6,7 +6,6 @@ value of the file's id column if the task names one, otherwise the example's pos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,10 +101,6 @@ def is_labeled(example: Example) -> bool:
     if isinstance(example, TagExample):
         return example.tags is not None
     return example.label is not None
-
-
-def unlabeled(examples: Sequence[Example]) -> int:
-    return sum(not is_labeled(example) for example in examples)
 
 
 def classes_of(example: Any) -> list[int]:

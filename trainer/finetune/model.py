@@ -92,12 +92,8 @@ def keeps_head(job: Job, config: Any) -> bool:
     if job.new_head:
         logger.info("The head of %s is replaced, as --new_head asks.", folder)
         return False
-    if job.task.is_regression and len(labels) != 1:
-        logger.info(
-            "%s has a head for %d labels, and a regression needs one output, so it is replaced.", folder, len(labels)
-        )
-        return False
-    if kind.labels and labels != list(kind.labels):
+    is_other_size = job.task.is_regression and len(labels) != 1
+    if is_other_size or (kind.labels and labels != list(kind.labels)):
         logger.info("%s has a head for other labels (%s), so its head is replaced.", folder, listed(labels))
         return False
     logger.info("%s was fine-tuned on a task of this kind. A head of the same size is kept.", folder)

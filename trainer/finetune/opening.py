@@ -45,20 +45,16 @@ COUNTS_FROM_PADDING = {
 def check_folder(folder: str, kind: str) -> None:
     """Raise UsageError if a folder holds no Hugging Face encoder, or if its family has no head for the kind."""
     config = read_config(folder)
-    if _serves(config, kind):
+    served = [other for other in KINDS if type(config) in classes_for(KINDS[other].model_class)]
+    if kind in served:
         return
 
-    others = [other for other in KINDS if _serves(config, other)]
-    what_it_serves = f"It serves {', '.join(others)}." if others else "It serves no kind of task."
+    what_it_serves = f"It serves {', '.join(served)}." if served else "It serves no kind of task."
     raise UsageError(
         f"{folder} is of the family {config.model_type}, for which transformers {transformers.__version__} has no "
         f"{KINDS[kind].model_class.removeprefix('AutoModel')}, so it cannot be fine-tuned on a task of kind {kind!r}. "
         f"{what_it_serves}"
     )
-
-
-def _serves(config: Any, kind: str) -> bool:
-    return type(config) in classes_for(KINDS[kind].model_class)
 
 
 def classes_for(auto_class: str) -> Any:

@@ -50,7 +50,8 @@ def task_of(content: dict[str, Any], origin: Origin) -> Task:
     """
     apply_overrides(content, origin.changes, Task)
     task = parse_section(Task, content, origin)
-    check_task(task, origin)
+    for fault, keys in faults_of(task):
+        raise UsageError(f"{origin.of(*keys)}: {fault}")
     return task
 
 
@@ -158,12 +159,6 @@ def nearest_file(path: str, ending: str = "", named: Collection[str] = ()) -> st
 
 Fault = tuple[str, tuple[str, ...]]
 """What is wrong, and the keys that may be the reason, the most likely one first."""
-
-
-def check_task(task: Task, origin: Origin) -> None:
-    """Raise UsageError for the first fault in keys that depend on each other. origin: names the file, or a change."""
-    for fault, keys in faults_of(task):
-        raise UsageError(f"{origin.of(*keys)}: {fault}")
 
 
 def faults_of(task: Task) -> Iterator[Fault]:

@@ -19,9 +19,6 @@ from trainer.suite.encoders import Encoder
 from trainer.suite.jobs import Job
 from trainer.suite.plan import Plan
 
-ALL = "all"
-LAST = "last"
-
 
 def steps_of(run: str, which: str) -> list[int]:
     """Return the steps that --checkpoints asks for, sorted.
@@ -35,9 +32,9 @@ def steps_of(run: str, which: str) -> list[int]:
     saved = steps_saved(run)
     if not saved:
         raise no_checkpoint(run)
-    if which == ALL:
+    if which == "all":
         return saved
-    if which == LAST:
+    if which == "last":
         return saved[-1:]
 
     steps = []

@@ -90,21 +90,16 @@ def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
         # Reading checkpoints loads torch. A suite of folders does not need it in this process.
         from trainer.suite.checkpoints import exported, steps_of
 
-        run = run_of(options)
+        if len(options.folders) > 1 or options.random_weights:
+            raise UsageError(
+                "--checkpoints takes one run, without --random_weights. Score other folders with another command."
+            )
+        run = options.folders[0]
         steps = steps_of(run, options.checkpoints)
         encoders, exports = exported(run, steps, options.output)
 
-    plan = Plan(
-        suite,
-        encoders,
-        options.output,
-        options.seeds,
-        probe,
-        skipped=skipped,
-        is_whole=not (options.only or skipped),
-        run=run,
-        steps=steps,
-    )
+    is_whole = not (options.only or skipped)
+    plan = Plan(suite, encoders, options.output, options.seeds, probe, skipped, is_whole, run, steps)
     return plan, [*exports, *jobs_of(plan)]
 
 
@@ -153,15 +148,6 @@ def check_probed(task: Task) -> None:
             f"--probe: {task.name} is a task {what}. A linear probe needs classes of texts or of words: one of the "
             f"kinds {', '.join(PROBED_KINDS)}."
         )
-
-
-def run_of(options: argparse.Namespace) -> str:
-    """Return the run whose checkpoints are scored. Raises UsageError if there are several folders."""
-    if len(options.folders) > 1 or options.random_weights:
-        raise UsageError(
-            "--checkpoints takes one run, without --random_weights. Score other folders with another command."
-        )
-    return options.folders[0]
 
 
 @contextlib.contextmanager

@@ -72,30 +72,29 @@ def cell_of(plan: Plan, name: str, encoder: Encoder, errors: Errors) -> Cell:
     assert plan.suite is not None
     error = errors.get(job_name(encoder.label, name))
     if error is not None:
-        return empty_cell(error)
+        return new_cell(error=error)
 
     results = plan.results(encoder, name)
     if name in plan.suite.minimal_pairs:
-        return filled_cell([results[ACCURACY]], results["seconds"] / 3600)
+        return new_cell([results[ACCURACY]], results["seconds"] / 3600)
 
     task = plan.suite.tasks[name]
     seeds = seeds_of(results, plan.seeds)
     unlabeled = unlabeled_sets(seeds, task)
     if unlabeled:
-        return empty_cell(f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets.")
+        return new_cell(
+            error=f"the set {unlabeled[0]} has no labels, so it has no score. Remove it from the task's sets."
+        )
 
     baselines = [results["baseline"][of_set][task.metric] for of_set in task.entry.sets if results["baseline"]]
     hours = sum(seed["seconds"] for seed in seeds) / 3600
-    return filled_cell(values_of(seeds, task), hours, fmean(baselines) if baselines else None)
+    return new_cell(values_of(seeds, task), hours, fmean(baselines) if baselines else None)
 
 
-def filled_cell(values: list[float], hours: float, baseline: float | None = None) -> Cell:
-    """Return a cell with values. hours: the time that the job took. baseline: the score of the most frequent label."""
-    return {"values": values, "spread": spread(values), "baseline": baseline, "hours": hours, "error": None}
-
-
-def empty_cell(error: str) -> Cell:
-    return {"values": [], "spread": None, "baseline": None, "hours": 0.0, "error": error}
+def new_cell(values: Sequence[float] = (), hours: float = 0.0, baseline: Any = None, error: Any = None) -> Cell:
+    """Return a cell with the values, or with the error."""
+    found = spread(values) if values else None
+    return {"values": list(values), "spread": found, "baseline": baseline, "hours": hours, "error": error}
 
 
 def count_without_score(content: Mapping[str, Any]) -> int:
@@ -121,7 +120,7 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
         columns.append(cell["values"] if row["sets"] else cell["values"] * seeds)
 
     values = [fmean(of_seed) for of_seed in zip(*columns, strict=True)]
-    return filled_cell(values, sum(cell["hours"] for cell in of_rows))
+    return new_cell(values, sum(cell["hours"] for cell in of_rows))
 
 
 def phenomena_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]:

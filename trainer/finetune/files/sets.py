@@ -38,7 +38,16 @@ class ExampleSet:
 
 def example_sets(task: Task, folder: str) -> list[ExampleSet]:
     """Return the sets of a task, the training set first. folder: the folder that relative paths start from."""
-    return [_example_set(task, name, folder) for name in set_names(task.data)]
+    data = task.data
+    sets = []
+    for name in set_names(data):
+        paths = [path_in(folder, path) for path in named_files(data, name)]
+        header, columns = data.header, data.columns
+        if name == TEST:
+            header = header if data.test_header is None else data.test_header
+            columns = data.test_columns or columns
+        sets.append(ExampleSet(name, f"the {name} set of {task.name}", paths, header, columns))
+    return sets
 
 
 def set_names(data: TaskDataSection) -> list[str]:
@@ -57,16 +66,6 @@ def path_in(folder: str, name: str) -> str:
     """Return the path or URL of a file that a task names. Absolute paths and URLs stay as they are."""
     is_complete = "://" in name or name.startswith("/")
     return name if is_complete else storage.join(folder, name)
-
-
-def _example_set(task: Task, name: str, folder: str) -> ExampleSet:
-    data = task.data
-    paths = [path_in(folder, path) for path in named_files(data, name)]
-    header, columns = data.header, data.columns
-    if name == TEST:
-        header = header if data.test_header is None else data.test_header
-        columns = data.test_columns or columns
-    return ExampleSet(name, f"the {name} set of {task.name}", paths, header, columns)
 
 
 def check_task_files(task: Task, folder: str, origin: Origin) -> None:
