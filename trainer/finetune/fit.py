@@ -1,7 +1,7 @@
 """Trains one seed with transformers' Trainer, and adds what Trainer does not have.
 
 Trainer computes the losses, takes the steps, saves and resumes. On its own it is wrong in three places, measured with
-transformers 5.23 (tests/trainer/finetune/test_trainer_alone.py), so pyproject.toml bounds its version:
+transformers 5.23, so pyproject.toml bounds its version:
 
 - Batches of similar length are drawn from torch's global state, so a run that resumes after its first epoch sees other
   batches than one that was never stopped. `SeededBatches` depends on the seed and the epoch alone.

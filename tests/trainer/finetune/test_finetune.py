@@ -11,7 +11,7 @@ import pytest
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import results_of, write_lines, write_task
+from tests.trainer.finetune.tasks import results_of, write_task
 
 
 def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
@@ -157,16 +157,6 @@ def test_a_kind_that_a_family_cannot_serve_is_refused(finetune, encoder, tmp_pat
     done = finetune(encoder("eurobert"), write_task(tmp_path, "span"), tmp_path / "out")
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert "eurobert" in done.stderr and "It serves sentence, pair, tags" in done.stderr
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_metric_that_does_not_serve_the_labels_found(finetune, encoder, tmp_path: Path) -> None:
-    task = write_task(tmp_path, "sentence")
-    lines = [{"text": "The cat.", "label": label} for label in ("a", "b", "c")]
-    for name in ("train", "dev", "test"):
-        write_lines(task.with_name(f"{name}.jsonl"), lines)
-    done = finetune(encoder("bert"), task, tmp_path / "out", "--set", 'metrics=["f1"]')
-    assert done.returncode == 2 and "needs two labels" in done.stderr and "a, b, c" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

@@ -337,10 +337,3 @@ def test_a_tokenizer_of_a_decoder_is_refused(encoder, tmp_path: Path) -> None:
     shutil.copy(encoder("roberta") / "config.json", tmp_path)
     with pytest.raises(UsageError, match="Decoders"):
         open_tokenizer(str(tmp_path), "sentence")
-
-
-def test_labels_that_only_some_have_are_left_out() -> None:
-    features: list[Feature] = [{"input_ids": np.array([1, 2]), "labels": 0}, {"input_ids": np.array([3, 4])}]
-    items = FeatureSet([], features)
-    assert [sorted(items[number]) for number in range(2)] == [["input_ids"]] * 2
-    assert "labels" in FeatureSet([], features[:1])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 
@@ -78,9 +77,3 @@ def test_data_is_hashed_example_by_example() -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100 * len(TEXT)
-
-
-def test_the_hash_of_examples_sees_every_change() -> None:
-    first, second = (TextExample(str(number), "A text.", None, number) for number in range(2))
-    sets = [[first, second], [second, first], [first], [replace(first, text="A text"), second], []]
-    assert len({hash_of(examples) for examples in sets}) == len(sets)

@@ -220,13 +220,6 @@ def test_conll(content: str, sentences: list[tuple[str, ...]], labels: tuple[str
     assert data.test == [TagExample(str(number), words, None) for number, words in enumerate(sentences)]
 
 
-def test_tags_of_json_lines(tmp_path: Path) -> None:
-    published.write_lines(tmp_path / "train.jsonl", [{"tokens": ["New", "York"], "ner": ["B-LOC", "I-LOC"]}])
-    columns = {"words": "tokens", "tags": "ner"}
-    task = task_of("tags", train="train.jsonl", dev="train.jsonl", columns=columns)
-    assert read_task_data(task, str(tmp_path)).train == [TagExample("0", ("New", "York"), (0, 1))]
-
-
 @pytest.mark.parametrize("placeholder", [-1, "-1", "None", None, "", "?"])
 def test_placeholders_of_test_files_are_no_labels(placeholder: Any, tmp_path: Path) -> None:
     rows = [{"text": text, "label": label} for text, label in [("yes", "a"), ("no", "b")]]

@@ -1,12 +1,11 @@
-"""transformers' Trainer without us: the same weights where it is right, and the three places where it is wrong.
+"""transformers' Trainer without us: the same weights where it is right, and other losses where batches add up.
 
-If one of the last tests fails with a new version of transformers, what trainer/finetune/fit.py adds there may go.
+If the last test fails with a new version of transformers, what trainer/finetune/fit.py adds there may go.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,8 @@ from transformers import (
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_pt_utils import LengthGroupedSampler
-from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from tests.trainer.finetune.tasks import write_task
-from trainer.finetune.checkpoints import checkpoints_in, newest_sound, seal
-from trainer.finetune.fit import SeededBatches
 
 SEED = 3
 LABELS = ["first", "second"]
@@ -160,43 +155,6 @@ def test_a_plain_script_ends_with_the_same_weights_and_losses(finetune, encoder,
     if kind == "sentence":
         found = [line["eval_accuracy"] for line in history if "eval_accuracy" in line]
         assert [epoch["accuracy"] for epoch in seed["epochs"]] == found
-
-
-LENGTHS = [1 + (7919 * n) % 128 for n in range(200)]
-
-
-def test_batches_of_similar_length_after_a_resume() -> None:
-    """A process that begins with the second epoch has drawn no numbers for the first one."""
-
-    def second_epoch(sampler: Any, epochs_before: int) -> list[int]:
-        order: list[int] = []
-        torch.manual_seed(0)
-        for epoch in range(epochs_before + 1):
-            if hasattr(sampler, "epoch"):
-                sampler.epoch = epoch + 1 - epochs_before
-            order = list(sampler)
-        return order
-
-    ours = SeededBatches(LENGTHS, 8, seed=0, group_by_length=True)
-    assert second_epoch(ours, 1) == second_epoch(ours, 0)
-    theirs = LengthGroupedSampler(8, lengths=LENGTHS)
-    assert second_epoch(theirs, 1) != second_epoch(theirs, 0)
-
-
-def test_a_checkpoint_that_a_kill_left_unfinished(tmp_path: Path) -> None:
-    for step in (2, 10, 12):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-        (tmp_path / f"checkpoint-{step}/trainer_state.json").write_text('{"best_global_step": 2}')
-    seal(tmp_path / "checkpoint-2")
-    seal(tmp_path / "checkpoint-10")
-    assert get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-12")
-
-    # It would also be kept in place of a complete one.
-    shutil.copytree(tmp_path, tmp_path / "theirs")
-    rotate_checkpoints(str(tmp_path / "theirs"), 2, str(tmp_path / "theirs/checkpoint-2"))
-    assert {path.name for path in (tmp_path / "theirs").iterdir()} == {"checkpoint-2", "checkpoint-12"}
-    assert newest_sound(tmp_path) == str(tmp_path / "checkpoint-10")
-    assert [path.name for path in checkpoints_in(tmp_path)] == ["checkpoint-2", "checkpoint-10"]
 
 
 def test_accumulated_batches_are_averaged(encoder, tmp_path: Path) -> None:
