@@ -74,20 +74,16 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
 
     run = plan.run
     hours = hours_of(run)
-    lines = []
+    everything = read_scores(run)
+    merged = {line["step"]: line for line in everything.get(content["suite"], [])}
     for step in plan.steps:
         cells = content["scores"][f"step-{step}"]
         scores = {name: cell["spread"]["mean"] for name, cell in cells.items() if cell["spread"] is not None}
         average = content["averages"][f"step-{step}"]
         if average is not None and plan.is_whole:
             scores = {"average": average["spread"]["mean"], **scores}
-        lines.append({"step": step, "hours": hours.get(step), "scores": scores})
-
-    everything = read_scores(run)
-    merged = {line["step"]: line for line in everything.get(content["suite"], [])}
-    for line in lines:
-        earlier = merged.get(line["step"], {"scores": {}})
-        merged[line["step"]] = line | {"scores": earlier["scores"] | line["scores"]}
+        earlier = merged.get(step, {"scores": {}})["scores"]
+        merged[step] = {"step": step, "hours": hours.get(step), "scores": earlier | scores}
     everything[content["suite"]] = [merged[step] for step in sorted(merged)]
     storage.publish(str(Path(run) / SCORES_FILE), (json.dumps(everything, indent=1) + "\n").encode())
 

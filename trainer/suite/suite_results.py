@@ -58,9 +58,8 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
     rows = []
     for name, task in plan.suite.tasks.items():
-        entry = task.entry
-        row = {"name": name, "metric": task.metric, "sets": list(entry.sets), "starts_from": entry.starts_from}
-        rows.append(row | {"in_average": entry.in_average})
+        entry = task.entry.model_dump(include={"sets", "starts_from", "in_average"})
+        rows.append({"name": name, "metric": task.metric} | entry)
     for name, pairs in plan.suite.minimal_pairs.items():
         row = {"name": name, "metric": ACCURACY, "sets": [], "starts_from": None, "in_average": pairs.in_average}
         rows.append(row)

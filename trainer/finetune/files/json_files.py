@@ -167,30 +167,22 @@ def read_c3(path: str, wanted: Wanted) -> list[Record]:
     Raises DataError for any other layout and for an answer that is none of the choices.
     """
     content = parse_json(read_text(path), path)
-    if not isinstance(content, list):
-        raise DataError(f"{path} is not a list. Expected C3's [[lines], [questions], id] for each text.")
-
     records = []
-    for number, entry in enumerate(content):
+    for number, entry in enumerate(content if isinstance(content, list) else [content]):
         place = f"{path} element {number}"
-        if not isinstance(entry, list) or len(entry) < 2 or not isinstance(entry[1], list):
-            raise DataError(f"{place}: expected [[lines], [questions], id], found {entry!r:.60}.")
-
-        context = "\n".join(str(line) for line in entry[0])
-        records += [
-            _c3_record(f"{place} question {index}", context, question) for index, question in enumerate(entry[1])
-        ]
+        try:
+            context = "\n".join(entry[0])
+            for index, question in enumerate(entry[1]):
+                values: Row = {"context": context, "prefix": question["question"], "choices": question["choice"]}
+                answer = question.get("answer")
+                if answer:
+                    values["label"] = question["choice"].index(answer)
+                records.append(Record(f"{place} question {index}", values))
+        except (AttributeError, IndexError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{place}: expected C3's [[lines], [questions], id], with question, choice and answer of each, found "
+                f"{entry!r:.60}."
+            ) from error
+        except ValueError as error:
+            raise DataError(f"{place} question {index}: the answer {answer!r} is none of the choices.") from error
     return records
-
-
-def _c3_record(place: str, context: str, question: Any) -> Record:
-    if not isinstance(question, dict) or not isinstance(question.get("choice"), list) or "question" not in question:
-        raise DataError(f"{place}: expected an object with question, choice and answer, found {question!r:.60}.")
-
-    values: Row = {"context": context, "prefix": question["question"], "choices": question["choice"]}
-    answer = question.get("answer")
-    if answer in question["choice"]:
-        values["label"] = question["choice"].index(answer)
-    elif answer:
-        raise DataError(f"{place}: the answer {answer!r} is none of the choices {question['choice']!r}.")
-    return Record(place, values)
