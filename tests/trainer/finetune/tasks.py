@@ -11,6 +11,9 @@ from typing import Any
 import tomli_w
 
 from tests.conftest import NOUNS, PLACES, VERBS
+from trainer.finetune.examples import TaskData
+from trainer.finetune.files.read import read_task_data
+from trainer.finetune.task import Task
 
 ANIMALS = NOUNS[: len(NOUNS) // 2]
 
@@ -101,6 +104,12 @@ def write_task(folder: Path, kind: str, train: int = 48, dev: int = 24, **traini
     path = folder / "task.toml"
     path.write_text(tomli_w.dumps(content))
     return path
+
+
+def data_of(folder: Path | str, kind: str, file: str, **data: Any) -> TaskData:
+    """Read a task whose training and dev set are the same file, unless `data`, its [data], names others."""
+    content = {"name": "small", "kind": kind, "data": {"train": file, "dev": file} | data}
+    return read_task_data(Task.model_validate(content), str(folder))
 
 
 def results_of(output: Path) -> dict[str, Any]:

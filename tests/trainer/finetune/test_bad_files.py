@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import ClozelineError, DataError, UsageError
+from schemas.errors import DataError, UsageError
 from tests.trainer.finetune import published
-from trainer.finetune.files.read import read_task_data
-from trainer.finetune.task import Task
+from tests.trainer.finetune.tasks import data_of
 
 HEAD = "text\tlabel\n"
 GOOD = f"{HEAD}good\tpositive\nbad\tnegative\n"
@@ -34,11 +33,8 @@ def error_of(folder: Path, kind: str, train: str | bytes, dev: str | bytes | Non
             path.write_bytes(content if isinstance(content, bytes) else content.encode())
             data[name] = path.name
 
-    task = Task.model_validate({"name": "small", "kind": kind, "data": data})
-    with pytest.raises(ClozelineError) as refused:
-        read_task_data(task, str(folder))
-
-    assert isinstance(refused.value, DataError | UsageError)
+    with pytest.raises((DataError, UsageError)) as refused:
+        data_of(folder, kind, data["train"], **data)
     message = str(refused.value)
     assert "\n" not in message
     assert str(folder) in message
@@ -336,7 +332,7 @@ def test_wrong_questions(change: dict[str, Any], expected: str, tmp_path: Path) 
     [
         ({"data": []}, "train.c3 element 0: expected C3's [[lines], [questions], id], with question"),
         ([[["A line."]]], "train.c3 element 0: expected C3's [[lines], [questions], id], with question"),
-        ([[["A line."], [{"question": "Who?", "choice": 5}]]], "element 0: expected C3's [[lines], "),
+        ([[["A line."], [{"question": "Who?"}]]], "element 0: expected C3's [[lines], "),
         (
             [[["A line."], [{"question": "Who?", "choice": ["a", "b"], "answer": "c"}]]],
             "train.c3 element 0 question 0: the answer 'c' is none of the choices.",
@@ -358,9 +354,7 @@ def test_questions_whose_id_is_null_are_numbered(tmp_path: Path) -> None:
     for question in questions:
         question["id"] = None
     (tmp_path / "train.json").write_text(json.dumps(content))
-    data = {"train": "train.json", "dev": "train.json"}
-    task = Task.model_validate({"name": "small", "kind": "span", "data": data})
-    found = read_task_data(task, str(tmp_path)).train
+    found = data_of(tmp_path, "span", "train.json").train
     assert len(questions) > 1
     assert [example.id for example in found[: len(questions)]] == [str(number) for number in range(len(questions))]
 
@@ -369,8 +363,6 @@ def test_questions_whose_id_is_null_are_numbered(tmp_path: Path) -> None:
 def test_a_prefix_is_found_by_its_name_or_named(columns: dict[str, Any], tmp_path: Path) -> None:
     name = "question" if columns else "prefix"
     line = {"context": "The sky.", name: "Which color?", "choices": ["blue", "small"], "label": 0}
-    for file in ("train", "dev"):
-        (tmp_path / f"{file}.jsonl").write_text(json.dumps(line) + "\n")
-    data = {"train": "train.jsonl", "dev": "dev.jsonl"} | columns
-    (example,) = read_task_data(Task.model_validate({"name": "c", "kind": "choice", "data": data}), str(tmp_path)).train
+    (tmp_path / "train.jsonl").write_text(json.dumps(line) + "\n")
+    (example,) = data_of(tmp_path, "choice", "train.jsonl", **columns).train
     assert example.choices == ("Which color? blue", "Which color? small")  # type: ignore[union-attr]

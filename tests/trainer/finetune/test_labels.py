@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from schemas.errors import DataError
-from tests.trainer.finetune.tasks import write_lines
+from tests.trainer.finetune.tasks import data_of, write_lines
 from trainer.finetune.examples import TaskData
-from trainer.finetune.files.read import read_task_data
-from trainer.finetune.task import Task
 
 
 def read(folder: Path, kind: str, lines: list[dict[str, Any]], **data: Any) -> TaskData:
     write_lines(folder / "lines.jsonl", lines)
-    files = {"train": "lines.jsonl", "dev": "lines.jsonl"}
-    return read_task_data(Task.model_validate({"name": "small", "kind": kind, "data": files | data}), str(folder))
+    return data_of(folder, kind, "lines.jsonl", **data)
 
 
 def choices(*labels: Any) -> list[dict[str, Any]]:

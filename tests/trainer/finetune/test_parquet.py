@@ -9,26 +9,20 @@ import datasets
 import pytest
 
 from schemas.errors import DataError
+from tests.trainer.finetune.tasks import data_of
 from trainer.finetune.examples import Answer, ChoiceExample, SpanExample, TagExample, TaskData, TextExample, is_labeled
-from trainer.finetune.files.read import read_task_data
-from trainer.finetune.task import Task
-from trainer.finetune.task_kinds import fill_defaults
 
 TAGS = datasets.ClassLabel(names=["O", "B-PER"])
 
 
-def written(folder: Path, rows: dict[str, list[Any]], types: dict[str, Any] | None = None) -> None:
-    """Write rows as train.parquet and dev.parquet, as datasets does. types: features of some columns."""
+def written(folder: Path, rows: dict[str, list[Any]], types: dict[str, Any] | None = None, name: str = "train") -> None:
+    """Write rows as a Parquet file, as datasets does. types: features of some columns."""
     found = datasets.Dataset.from_dict(rows)
-    found = found.cast(datasets.Features({**found.features, **(types or {})}))
-    for name in ("train", "dev"):
-        found.to_parquet(folder / f"{name}.parquet")
+    found.cast(datasets.Features({**found.features, **(types or {})})).to_parquet(folder / f"{name}.parquet")
 
 
 def read(folder: Path, kind: str, **data: Any) -> TaskData:
-    data = {"train": "train.parquet", "dev": "dev.parquet", **data}
-    task = Task.model_validate(fill_defaults({"name": "small", "kind": kind, "data": data}))
-    return read_task_data(task, str(folder))
+    return data_of(folder, kind, "train.parquet", **data)
 
 
 def test_labels_have_the_names_of_the_file(tmp_path: Path) -> None:
@@ -42,8 +36,7 @@ def test_labels_have_the_names_of_the_file(tmp_path: Path) -> None:
 def test_hidden_labels_of_test_files_are_none(tmp_path: Path) -> None:
     labels = datasets.ClassLabel(names=["no", "yes"])
     written(tmp_path, {"text": ["a", "b"], "label": [0, 1]}, {"label": labels})
-    hidden = datasets.Dataset.from_dict({"text": ["c"], "label": [-1]})
-    hidden.cast(datasets.Features({**hidden.features, "label": labels})).to_parquet(tmp_path / "test.parquet")
+    written(tmp_path, {"text": ["c"], "label": [-1]}, {"label": labels}, "test")
     data = read(tmp_path, "sentence", test="test.parquet")
     assert data.test == [TextExample("0", "c", None, None)]
 
@@ -93,8 +86,7 @@ def test_damaged_file_and_missing_column_are_named(tmp_path: Path) -> None:
 def test_hidden_answers_and_missing_labels(tmp_path: Path) -> None:
     rows = {"id": ["q"], "context": ["Anna sings."], "question": ["Who?"]}
     written(tmp_path, rows | {"answers": [{"text": ["Anna"], "answer_start": [0]}]})
-    hidden = datasets.Dataset.from_dict(rows | {"answers": [{"text": [], "answer_start": []}]})
-    hidden.to_parquet(tmp_path / "test.parquet")
+    written(tmp_path, rows | {"answers": [{"text": [], "answer_start": []}]}, name="test")
     found = read(tmp_path, "span", test="test.parquet").test
     assert found == [SpanExample("q", "Who?", "Anna sings.", (), False)] and not is_labeled(found[0])
 
@@ -109,8 +101,7 @@ def test_values_that_do_not_fit_are_errors_and_hidden_tags_none(tmp_path: Path) 
     rows = {"tokens": [["Anna", "sings"]], "ner_tags": [[1, 0]]}
     types = {"ner_tags": datasets.Sequence(TAGS)}
     written(tmp_path, rows, types)
-    hidden = datasets.Dataset.from_dict(rows | {"ner_tags": [[-1, -1]]})
-    hidden.cast(datasets.Features({**hidden.features, **types})).to_parquet(tmp_path / "test.parquet")
+    written(tmp_path, rows | {"ner_tags": [[-1, -1]]}, types, "test")
     columns = {"words": "tokens", "tags": "ner_tags"}
     assert read(tmp_path, "tags", columns=columns, test="test.parquet").test == [
         TagExample("0", ("Anna", "sings"), None)
@@ -125,7 +116,7 @@ def test_values_that_do_not_fit_are_errors_and_hidden_tags_none(tmp_path: Path) 
 
 def test_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
     written(tmp_path, {"text": ["a", "b"], "target.label": ["no", "yes"]})
-    data = read(tmp_path, "sentence", columns={"label": "target.label"}, test="dev.parquet")
+    data = read(tmp_path, "sentence", columns={"label": "target.label"}, test="train.parquet")
     assert data.test == data.train == [TextExample("0", "a", None, 0), TextExample("1", "b", None, 1)]
 
 
@@ -143,7 +134,7 @@ def test_texts_as_bytes(tmp_path: Path) -> None:
 
 def test_files_with_names_and_numbers_for_the_same_labels(tmp_path: Path) -> None:
     labels = datasets.ClassLabel(names=["negative", "positive"])
-    datasets.Dataset.from_dict({"text": ["c", "d"], "label": [1, 0]}).to_parquet(tmp_path / "more.parquet")
+    written(tmp_path, {"text": ["c", "d"], "label": [1, 0]}, name="more")
     written(tmp_path, {"text": ["bad", "good"], "label": [0, 1]}, {"label": labels})
     both = ["train.parquet", "more.parquet"]
     with pytest.raises(DataError, match=r"more\.parquet has numbers as labels \(0, 1\), but .*\.parquet has names"):

@@ -11,6 +11,7 @@ import pytest
 from schemas.errors import DataError
 from tests.trainer.finetune import published
 from tests.trainer.finetune.published import SENTENCES
+from tests.trainer.finetune.tasks import data_of, write_lines
 from trainer.finetune.examples import (
     Answer,
     ChoiceExample,
@@ -22,14 +23,9 @@ from trainer.finetune.examples import (
     is_labeled,
 )
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.task import Task
 from trainer.finetune.task_file import read_task, shipped_task_names
 
 SUITES = {"glue": published.glue, "superglue": published.superglue, "clue": published.clue}
-
-
-def task_of(kind: str, **data: Any) -> Task:
-    return Task.model_validate({"name": "small", "kind": kind, "data": data})
 
 
 def shipped(name: str, folder: Path, overrides: list[str] | None = None) -> TaskData:
@@ -122,10 +118,7 @@ def test_whole_numbers_that_pandas_writes_as_fractions_are_the_same_labels(tmp_p
     for name, labels in (("train", (0.0, 1.0)), ("dev", (0, 1))):
         rows = [{"text": "a", "label": label} for label in labels]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = task_of(
-        "sentence", train="train.jsonl", dev="dev.jsonl", format="jsonl", columns={"text": "text", "label": "label"}
-    )
-    assert read_task_data(task, str(tmp_path)).labels == ("0", "1")
+    assert data_of(tmp_path, "sentence", "train.jsonl", dev="dev.jsonl").labels == ("0", "1")
 
 
 def test_a_label_to_skip_that_no_example_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,7 +138,7 @@ def test_swag(tmp_path: Path) -> None:
     published.write(tmp_path / "train.csv", published.SWAG)
     endings = [f"ending{number}" for number in range(4)]
     columns = {"context": "sent1", "prefix": "sent2", "choices": endings, "label": "label"}
-    data = read_task_data(task_of("choice", train="train.csv", dev="train.csv", columns=columns), str(tmp_path))
+    data = data_of(tmp_path, "choice", "train.csv", columns=columns)
     choices = ("She leaves.", 'She sings "la".', "She sits.", "She eats.")
     assert data.train[0] == ChoiceExample("0", "She opens the door, slowly.", choices, 0)
 
@@ -153,7 +146,7 @@ def test_swag(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version_2", [False, True])
 def test_squad(version_2: bool, tmp_path: Path) -> None:
     published.write(tmp_path / "train.json", json.dumps(published.squad(version_2)))
-    data = read_task_data(task_of("span", train="train.json", dev="train.json"), str(tmp_path))
+    data = data_of(tmp_path, "span", "train.json")
 
     first = data.train[0]
     assert isinstance(first, SpanExample)
@@ -170,7 +163,7 @@ def test_empty_answers_among_others_are_left_out_and_counted(tmp_path: Path, cap
     questions = content["data"][0]["paragraphs"][0]["qas"]
     questions[0]["answers"].append({"text": " ", "answer_start": 0})
     published.write(tmp_path / "train.json", json.dumps(content))
-    data = read_task_data(task_of("span", train="train.json", dev="train.json", test="train.json"), str(tmp_path))
+    data = data_of(tmp_path, "span", "train.json", test="train.json")
     for examples in (data.train, data.dev, data.test or []):
         assert [len(example.answers) for example in examples if isinstance(example, SpanExample)] == [1, 3]
     for name in ("train", "dev", "test"):
@@ -180,9 +173,8 @@ def test_empty_answers_among_others_are_left_out_and_counted(tmp_path: Path, cap
     # Where a test set has no other answer, data.bad_rows would not help.
     questions[0]["answers"] = [{"text": " ", "answer_start": 0}]
     published.write(tmp_path / "test.json", json.dumps(content))
-    task = task_of("span", train="train.json", dev="train.json", test="test.json", bad_rows="drop")
     with pytest.raises(DataError, match=r"test.json question q-1: the answer's text is empty. .* is_impossible"):
-        read_task_data(task, str(tmp_path))
+        data_of(tmp_path, "span", "train.json", test="test.json", bad_rows="drop")
 
 
 def test_misplaced_answers_can_be_moved(tmp_path: Path) -> None:
@@ -191,9 +183,7 @@ def test_misplaced_answers_can_be_moved(tmp_path: Path) -> None:
     questions[0]["answers"] = [{"text": "i", "answer_start": 30}]  # nearest: "It rains" has one at 34, "im" one at 18
     questions[1]["answers"] = [{"text": "June", "answer_start": 3}]
     published.write(tmp_path / "train.json", json.dumps(content))
-    task = task_of("span", train="train.json", dev="train.json", find_answers=True, bad_rows="drop")
-    data = read_task_data(task, str(tmp_path))
-
+    data = data_of(tmp_path, "span", "train.json", find_answers=True, bad_rows="drop")
     assert [example.answers for example in data.train if isinstance(example, SpanExample)] == [(Answer("i", 34),)]
     assert [example.answers for example in data.dev if isinstance(example, SpanExample)][1] == (Answer("June", -1),)
 
@@ -210,7 +200,7 @@ def test_misplaced_answers_can_be_moved(tmp_path: Path) -> None:
 def test_conll(content: str, sentences: list[tuple[str, ...]], labels: tuple[str, ...] | None, tmp_path: Path) -> None:
     published.write(tmp_path / "train.txt", content)
     published.write(tmp_path / "test.txt", "".join("\n".join(words) + "\n\n" for words in sentences))
-    data = read_task_data(task_of("tags", train="train.txt", dev="train.txt", test="test.txt"), str(tmp_path))
+    data = data_of(tmp_path, "tags", "train.txt", test="test.txt")
 
     examples = [example for example in data.train if isinstance(example, TagExample)]
     assert [example.words for example in examples] == sentences
@@ -223,20 +213,17 @@ def test_conll(content: str, sentences: list[tuple[str, ...]], labels: tuple[str
 @pytest.mark.parametrize("placeholder", [-1, "-1", "None", None, "", "?"])
 def test_placeholders_of_test_files_are_no_labels(placeholder: Any, tmp_path: Path) -> None:
     rows = [{"text": text, "label": label} for text, label in [("yes", "a"), ("no", "b")]]
-    published.write_lines(tmp_path / "train.jsonl", rows)
-    published.write_lines(tmp_path / "test.jsonl", [{**row, "label": placeholder} for row in rows])
-    columns = {"text": "text", "label": "label"}
-    task = task_of("sentence", train="train.jsonl", dev="train.jsonl", test="test.jsonl", columns=columns)
-    test = read_task_data(task, str(tmp_path)).test
+    write_lines(tmp_path / "train.jsonl", rows)
+    write_lines(tmp_path / "test.jsonl", [{**row, "label": placeholder} for row in rows])
+    test = data_of(tmp_path, "sentence", "train.jsonl", test="test.jsonl").test
     assert test == [TextExample("0", "yes", None, None), TextExample("1", "no", None, None)]
 
 
 def test_minus_one_is_a_number_unless_every_example_has_it(tmp_path: Path) -> None:
-    published.write_lines(tmp_path / "train.jsonl", [{"text": "a", "label": -1}, {"text": "b", "label": 2}])
-    published.write_lines(tmp_path / "hidden.jsonl", [{"text": "a", "label": -1.0}, {"text": "b", "label": -1}])
-    columns = {"text": "text", "label": "label"}
-    names = {"train": "train.jsonl", "dev": "train.jsonl", "test": "train.jsonl", "extra": {"hidden": "hidden.jsonl"}}
-    data = read_task_data(task_of("sentence", **names, columns=columns, labels="number"), str(tmp_path))
+    write_lines(tmp_path / "train.jsonl", [{"text": "a", "label": -1}, {"text": "b", "label": 2}])
+    write_lines(tmp_path / "hidden.jsonl", [{"text": "a", "label": -1.0}, {"text": "b", "label": -1}])
+    files = {"test": "train.jsonl", "extra": {"hidden": "hidden.jsonl"}}
+    data = data_of(tmp_path, "sentence", "train.jsonl", **files, labels="number")
 
     assert data.test is not None
     assert [example.label for example in data.test if isinstance(example, TextExample)] == [-1.0, 2.0]
@@ -247,7 +234,5 @@ def test_files_in_a_store(tmp_path: Path) -> None:
     import fsspec
 
     fsspec.filesystem("memory").pipe_file("/finetune/train.tsv", b"text\tlabel\ngood\t1\nbad\t0\n")
-    columns = {"text": "text", "label": "label"}
-    task = task_of("sentence", train="train.tsv", dev="memory://finetune/train.tsv", columns=columns)
-    data = read_task_data(task, "memory://finetune")
+    data = data_of("memory://finetune", "sentence", "train.tsv", dev="memory://finetune/train.tsv")
     assert data.train == data.dev == [TextExample("0", "good", None, 1), TextExample("1", "bad", None, 0)]

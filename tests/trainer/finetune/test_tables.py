@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 from pathlib import Path
 
@@ -12,11 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import DataError, UsageError
+from tests.trainer.finetune.tasks import data_of
 from trainer.finetune.examples import TagExample, TextExample
 from trainer.finetune.files.json_files import read_json_lines
-from trainer.finetune.files.read import read_task_data
 from trainer.finetune.files.tables import read_conll, read_table
-from trainer.finetune.task import Task
 
 # Each case writes a file, for which a busy machine may need longer than hypothesis allows.
 UNTIMED = settings(max_examples=60)
@@ -101,9 +101,7 @@ def test_any_bytes_are_rows_or_one_line_of_error(content: bytes) -> None:
 def sizes_of(folder: Path, rows: str, **data: object) -> int:
     """The number of training examples of a table that holds its texts in column 0, and its labels in column 1."""
     (folder / "rows.tsv").write_text(rows)
-    files = {"train": "rows.tsv", "dev": "rows.tsv", "columns": {"text": 0, "label": 1}}
-    task = Task.model_validate({"name": "small", "kind": "sentence", "data": files | data})
-    return len(read_task_data(task, str(folder)).train)
+    return len(data_of(folder, "sentence", "rows.tsv", columns={"text": 0, "label": 1}, **data).train)
 
 
 def test_a_first_row_that_looks_like_an_example_is_not_lost_as_a_header(tmp_path: Path) -> None:
@@ -134,8 +132,7 @@ CONLLU = """# sent_id = 1
 
 def test_conllu_has_comments_ranges_and_empty_nodes_that_are_no_words(tmp_path: Path) -> None:
     (tmp_path / "a.conllu").write_text(CONLLU)
-    files = {"train": "a.conllu", "dev": "a.conllu"}
-    data = read_task_data(Task.model_validate({"name": "pos", "kind": "tags", "data": files}), str(tmp_path))
+    data = data_of(tmp_path, "tags", "a.conllu")
     found = [example for example in data.train if isinstance(example, TagExample)]
     assert [(example.words, [data.labels[tag] for tag in example.tags or ()]) for example in found] == [
         (("In", "dem", "#"), ["ADP", "DET", "NOUN"]),
@@ -152,11 +149,10 @@ def test_conllu_has_comments_ranges_and_empty_nodes_that_are_no_words(tmp_path: 
 
 def test_csv_whose_header_has_semicolons_is_read_by_them(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text;label\nHe said "no", then left; gone, all;x\n"a; b, c";y\n')
-    files = {"train": "a.csv", "dev": "a.csv"}
     with pytest.raises(DataError, match=r"a.csv line 2: 3 fields, expected 2: too many semicolons, or a field"):
-        read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
+        data_of(tmp_path, "sentence", "a.csv")
     (tmp_path / "a.csv").write_text('text;label\nHe said "no", then left;x\n"a; b, c";y\n')
-    data = read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
+    data = data_of(tmp_path, "sentence", "a.csv")
     assert [example.text for example in data.train if isinstance(example, TextExample)] == [
         'He said "no", then left',
         "a; b, c",
@@ -181,7 +177,5 @@ def test_columns_apart_by_another_character_are_told_before_quotes(
     name: str, text: str, advice: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
-    files = {"train": name, "dev": name}
-    with pytest.raises(DataError) as refused:
-        read_task_data(Task.model_validate({"name": "s", "kind": "sentence", "data": files}), str(tmp_path))
-    assert advice in str(refused.value)
+    with pytest.raises(DataError, match=re.escape(advice)):
+        data_of(tmp_path, "sentence", name)
