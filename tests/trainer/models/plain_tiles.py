@@ -43,9 +43,7 @@ def expected_tile(name: str, large: PretrainingModel, small: PretrainingModel, s
         theirs = theirs.generator
 
     def of_layer(match: re.Match) -> str:
-        depth, small_depth = ours.num_hidden_layers, theirs.num_hidden_layers
-        if ours.sharing == "all":
-            depth, small_depth = ours.num_hidden_groups, theirs.num_hidden_groups
+        depth, small_depth = ours.num_hidden_groups, theirs.num_hidden_groups
         return f"layers.{min(small_depth - 1, round(int(match[1]) * small_depth / depth))}."
 
     source = sources[re.sub(r"layers\.(\d+)\.", of_layer, name)]

@@ -105,22 +105,11 @@ def test_every_weight_is_the_tile_that_a_plain_loop_makes(family: str, tmp_path:
     assert without_source == ({"encoder.layers.1.attention_norm.weight"} if family == "modernbert" else set())
 
 
-@pytest.mark.parametrize("sharing", ["attention", "feed_forward", "none"])
-def test_albert_s_other_sharings(sharing: str, tmp_path: Path) -> None:
-    small = random_model(section("albert", f"sharing={sharing}"), SMALL_VOCABULARY)
-    described = section("albert", *GROWN, f"sharing={sharing}")
-    large = fresh(described)
-    assert tile_model(large, described, str(write_parts(small, tmp_path)), SMALL_VOCABULARY) == []
-    for name, parameter in large.named_parameters():
-        expected = expected_tile(name, large, small, weights(small))
-        torch.testing.assert_close(parameter, expected, rtol=1e-6, atol=0, msg=name)
-
-
 def test_layers_are_spread_over_the_depth() -> None:
     shape = encoder_shape(section("modernbert"), 60)
 
     def sources_of(layers: int, small_layers: int) -> list[int]:
-        shapes = [replace(shape, num_hidden_layers=depth) for depth in (layers, small_layers)]
+        shapes = [replace(shape, num_hidden_layers=depth, num_hidden_groups=depth) for depth in (layers, small_layers)]
         names = [source_name(f"encoder.layers.{layer}.up.weight", *shapes) for layer in range(layers)]
         return [int(name.split(".")[2]) for name in names]
 
