@@ -73,10 +73,10 @@ def word_vectors(
     with single_thread():
         vectors_VE = rotated(factorize(matrix, width, generator), generator)
 
-    # Tokens without mutual information have rows of zeros, except for rounding.
-    vectors_VE[~has_vector_V] = 0
-    if has_vector_V.any():
-        vectors_VE /= deviation(vectors_VE[has_vector_V])
+        # Tokens without mutual information have rows of zeros, except for rounding.
+        vectors_VE[~has_vector_V] = 0
+        if has_vector_V.any():
+            vectors_VE /= vectors_VE[has_vector_V].std()
     return WordVectors(vectors_VE.float(), has_vector_V)
 
 
@@ -164,12 +164,6 @@ def product(matrix: sparse.csr_matrix, dense_VS: torch.Tensor) -> torch.Tensor:
         blocks.append(matrix @ block.numpy())
         progress()  # the other ranks wait here, for minutes if the vocabulary and the vectors are large
     return torch.from_numpy(np.concatenate(blocks, axis=1)).double()
-
-
-def deviation(vectors_VE: torch.Tensor) -> torch.Tensor:
-    """Return the standard deviation of all entries. The result does not depend on the number of threads."""
-    with single_thread():
-        return vectors_VE.std()
 
 
 def rotated(vectors_VE: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

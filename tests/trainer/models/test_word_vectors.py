@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from trainer.models.word_vectors import CONTEXT_EXPONENT, cooccurrence_matrix, deviation, factorize, ppmi, word_vectors
+from trainer.models.word_vectors import CONTEXT_EXPONENT, cooccurrence_matrix, factorize, ppmi, word_vectors
 
 TOKENS = 9
 
@@ -154,17 +154,3 @@ def test_a_vocabulary_smaller_than_the_width_has_columns_of_zeros_before_the_rot
     vectors_VE, _ = word_vectors(triples_of(weights), contexts_of(weights, 5), 16, seed=0)
     assert vectors_VE.shape == (5, 16)
     assert torch.isfinite(vectors_VE).all()
-
-
-def test_threads_do_not_show_in_the_scale() -> None:
-    """Of 30,000 tokens with 128 dimensions a few would get another last bit."""
-    vectors_VE = torch.randn(30_000, 128, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    before = torch.get_num_threads()
-    deviations = []
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            deviations.append(float(deviation(vectors_VE)))
-    finally:
-        torch.set_num_threads(before)
-    assert deviations[0] == deviations[1]
