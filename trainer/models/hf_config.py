@@ -32,21 +32,14 @@ ARCHITECTURES = {
 }
 """For each family, the class that has all of our heads."""
 
-AUTO_CLASS_OF_HEADS = {
-    "ForPreTraining": "AutoModelForPreTraining",
-    "ForMaskedLM": "AutoModelForMaskedLM",
-    "LMHeadModel": "AutoModelForCausalLM",
-}
-"""The Auto class that loads an architecture, by the end of the architecture's name.
+AUTO_CLASSES = {
+    family: "AutoModelForPreTraining" if architecture.endswith("ForPreTraining") else "AutoModelForMaskedLM"
+    for family, architecture in ARCHITECTURES.items()
+} | {"xlnet": "AutoModelForCausalLM"}
+"""For each family, the Auto class that loads its folders.
 
 AutoModelForPreTraining does not support most families that have only a masked-LM head.
 """
-
-AUTO_CLASSES = {
-    family: next(auto for ending, auto in AUTO_CLASS_OF_HEADS.items() if architecture.endswith(ending))
-    for family, architecture in ARCHITECTURES.items()
-}
-"""For each family, the Auto class that loads its folders."""
 
 
 class Special(NamedTuple):
