@@ -36,7 +36,7 @@ from trainer.data.counts import open_frequencies
 from trainer.data.folder import PairFolder, open_folders
 from trainer.data.share import RankShare, places_before, share_of
 from trainer.data.stream import Stream, build_stream
-from trainer.describe import count_parameters, meta_model
+from trainer.describe import count_parameters
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.distributed.deepspeed_internals import release_engine_memory
 from trainer.distributed.process_group import device_of_rank, start_distributed
@@ -54,8 +54,8 @@ from trainer.metrics.presentation import keep_running, three_digits
 from trainer.metrics.speed import mfu_of_one_token
 from trainer.metrics.starts import facts_of_data, note_start
 from trainer.micro_batches import noting_out_of_memory, too_large_micro_batch, too_large_model, with_micro_batches
-from trainer.models.families import encoder_shape
 from trainer.models.pretraining import PretrainingModel
+from trainer.models.starting_weights import empty_model
 from trainer.profile import NOTHING, Recording
 from trainer.run_context import RunContext, newest_checkpoint, open_run
 
@@ -340,7 +340,7 @@ def open_metrics(
             keep_text_facts(run.folder, [folder.manifest for folder in folders])
         write_history(run.folder, state.changes)
         if state.step < context.last_step:
-            model = meta_model(encoder_shape(phase.recipe.model, folders[0].vocabulary.size))
+            model = empty_model(phase.recipe.model, folders[0].vocabulary.size)
             note_start(
                 run.folder,
                 state,

@@ -55,11 +55,12 @@ from trainer.export.folder import (
     write_errors,
 )
 from trainer.export.hub import check_access, push
-from trainer.export.model_card import model_card, versions
+from trainer.export.model_card import model_card
 from trainer.export.onnx_file import check_onnx, write_onnx
 from trainer.export.request import VERSION_KEY, Writing, check_request
 from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_export
+from trainer.metrics.starts import versions
 from trainer.models.electra import PartModel, parts_of
 from trainer.models.hf_config import AUTO_CLASSES, hf_config
 from trainer.models.hf_names import constant_tensors, to_hf
@@ -275,7 +276,7 @@ def _config_json(model: PartModel, vocabulary: Vocabulary) -> bytes:
     config["dtype"] = "float32"
 
     # This key must always be present, because --overwrite recognizes an export by it.
-    installed = versions()
+    installed = versions("clozeline", "transformers")
     config[VERSION_KEY] = installed.get("clozeline", "unknown")
     if "transformers" in installed:
         config["transformers_version"] = installed["transformers"]

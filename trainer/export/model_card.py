@@ -6,13 +6,11 @@ templates/model_card.md.jinja.
 
 from __future__ import annotations
 
-import contextlib
 import html
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from trainer.logs import logger
 from trainer.metrics.log import Figures, is_evaluation, read_lines, skipped_note
 from trainer.metrics.presentation import duration, masks_note, shown_path
 from trainer.metrics.run_record import read_blanks
-from trainer.metrics.starts import Start, read_starts
+from trainer.metrics.starts import Start, read_starts, versions
 from trainer.models.families import FAMILIES
 from trainer.models.hf_config import ARCHITECTURES, AUTO_CLASSES
 
@@ -111,7 +109,7 @@ def model_card(
         averaged=averaged,
         blanks=blanks.filled[:BLANKS] if blanks and blanks.step == steps[-1] else [],
         writing=writing,
-        versions=versions(),
+        versions=versions("clozeline", "torch", "transformers", "tokenizers"),
         recipe=recipe,
         toml=public_recipe(recipe),
         masks=masks_note(recipe.model_dump()),
@@ -208,15 +206,6 @@ def languages_of(texts: Sequence[TextFacts]) -> list[str]:
             found[text.language] = None
         found |= {name: None for name, documents in text.languages if 100 * documents >= text.documents}
     return [name for name in found if LANGUAGE_CODE.fullmatch(name)]
-
-
-def versions() -> dict[str, str]:
-    """Return the installed versions of what writes an export, by package."""
-    found = {}
-    for package in ("clozeline", "torch", "transformers", "tokenizers"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
 
 
 def cell(text: str) -> str:

@@ -6,6 +6,7 @@ which time of day that was, for TensorBoard, and what the report names: the comm
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from trainer.data.folder import PairFolder
 
 STARTS_FILE = "starts.jsonl"
-
-PACKAGES = ("clozeline", "torch", "deepspeed")
-"""The packages whose versions are noted, after Python's."""
-
 
 LAST_TIME = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 """Later times have no date."""
@@ -83,7 +80,7 @@ def note_start(run: str, state: TrainingState, is_evaluated: bool, **facts: Any)
             command=command_of_process(),
             folder=os.getcwd(),
             machine=machine(),
-            versions={"python": platform.python_version()} | _versions(),
+            versions={"python": platform.python_version()} | versions("clozeline", "torch", "deepspeed"),
             resumed_at=state.resumed_at,
             **facts,
         )
@@ -115,10 +112,8 @@ def read_starts(run: str) -> list[Start]:
 
     starts = []
     for line in lines:
-        try:
+        with contextlib.suppress(ValidationError):
             starts.append(Start.model_validate_json(line))
-        except ValidationError:
-            continue
     return starts
 
 
@@ -155,11 +150,10 @@ def machine() -> str:
     return f"CPU with {os.cpu_count()} cores, {names[0] if names else platform.machine()}"
 
 
-def _versions() -> dict[str, str]:
+def versions(*packages: str) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     found = {}
-    for package in PACKAGES:
-        try:
+    for package in packages:
+        with contextlib.suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
