@@ -16,39 +16,34 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from clozeline.installation import EXTRAS, SET_TMPDIR, missing_findings
 from schemas import storage
 from schemas.command_line import CommandParser, file_path, folder_path
 from schemas.errors import ClozelineError, StorageError, UsageError
 from schemas.host_limits import allowed_cores, available_bytes, core_quota, usable_cores
-from schemas.terminal import print_lines, terminal_safe
-from trainer.command_line import add_set_flag, raise_at_ctrl_c
+from schemas.terminal import print_lines
+from trainer.command_line import add_set_flag, print_error, raise_at_ctrl_c
 from trainer.config.load import load_recipe
 from trainer.config.phases import phases_of
 from trainer.config.schema import Recipe
 
 INSTALL = 'Install it: pip install "clozeline[trainer]"'
 
-VOCABULARY_SIZE = 30_522
-"""That of BERT, assumed if neither the recipe nor finished pairs state one."""
+VOCABULARY_SIZE = 30_522  # BERT's, assumed if neither the recipe nor finished pairs state one
 
 TEST_FILE = ".clozeline-doctor-"
-
 SHARED_MEMORY = Path("/dev/shm")
 SMALL_SHARED_MEMORY = 512_000_000  # bytes; NCCL takes tens of MB a rank, and Docker's default is 64 MB
-
 URL_SECONDS = 30.0  # a store that does not answer within this time counts as unreachable
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of one check.
 
     state: "note" is not needed; with a "warning" training starts, but slower or less safely.
@@ -158,24 +153,16 @@ def check_cores() -> Finding:
 # The recipe
 
 
-def check_recipe(recipe: Recipe, folder: Path) -> list[Finding]:
-    """Check what a recipe needs of this machine. Raises the error that training would end with."""
-    from trainer.engine import check_precision
-
-    check_precision(recipe.engine.precision)
-    return [*check_data(recipe), *check_room(recipe, folder)]
-
-
 def check_data(recipe: Recipe) -> list[Finding]:
-    """Read the manifests and vocabularies of finished pairs, and check that they fit the model."""
+    """Read the manifests and vocabularies of finished pairs. Raises as training does if they do not fit the model."""
     from trainer import describe
 
     findings = []
     for phase in phases_of(recipe):
         describe.check_phase(phase.recipe, "")
         ready = describe.finished_folders(phase.recipe)
-        missing = [folder for folder in phase.recipe.data.folders if folder not in ready]
         findings += [Finding("data", "ok", f"{folder} can be read") for folder in ready]
+        missing = [folder for folder in phase.recipe.data.folders if folder not in ready]
         findings += [Finding("data", "note", describe.why_unfinished(folder)) for folder in missing]
     return findings
 
@@ -183,6 +170,7 @@ def check_data(recipe: Recipe) -> list[Finding]:
 def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     """Compare what a rank needs with its device, copies of checkpoints with host memory, and checkpoints with the disk.
 
+    Raises UsageError if the device does not support the precision.
     There is one rank on each GPU, or a single one on a CPU. With batch.micro_tokens "auto", which depends on the free
     memory, it needs at least the smallest micro-batch. Of several phases, the one that needs most counts.
     """
@@ -191,8 +179,10 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
     from trainer import describe
     from trainer.checkpoint.snapshot import SHARE_OF_MEMORY
     from trainer.distributed.threads import device_kind
+    from trainer.engine import check_precision
     from trainer.models.families import encoder_shape
 
+    check_precision(recipe.engine.precision)
     vocabulary = describe.vocabulary_size(recipe, assumed=VOCABULARY_SIZE)
     phase = describe.phase_that_needs_most(phases_of(recipe), vocabulary).recipe
     shape = encoder_shape(phase.model, vocabulary)
@@ -245,7 +235,6 @@ def check_folder(folder: Path) -> list[Finding]:
 
 
 def check_temporary_folder() -> list[Finding]:
-    """Check that Python finds a folder for temporary files."""
     try:
         return [Finding("TMPDIR", "ok", f"{tempfile.gettempdir()}: temporary files can be written")]
     except FileNotFoundError as error:
@@ -297,7 +286,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
         raise_at_ctrl_c()
         findings = examine(recipe, options.folder or "", options.url)
     except ClozelineError as error:
-        print(f"clozeline: {terminal_safe(str(error))}", file=sys.stderr)
+        print_error(error, rank=0)
         return error.exit_code
     except KeyboardInterrupt:
         print("clozeline: interrupted", file=sys.stderr)
@@ -305,7 +294,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
     exit_code = next((finding.exit_code for finding in findings if finding.state == "failed"), 0)
     if options.json:
-        answer = {"ready": exit_code == 0, "exit_code": exit_code, "findings": [asdict(one) for one in findings]}
+        answer = {"ready": exit_code == 0, "exit_code": exit_code, "findings": [one._asdict() for one in findings]}
         print_lines(json.dumps(answer, indent=2).splitlines())
     else:
         print_lines(as_table(findings))
@@ -335,10 +324,9 @@ def parser(prog: str) -> CommandParser:
     return flags
 
 
-def existing_folder(recipe: Recipe | None, folder: str) -> Path:
-    """Return the folder that a run would write, or its closest parent that exists, which is on the same disk."""
-    of_recipe = recipe.run.folder if recipe is not None else "."
-    path = Path(os.path.abspath(Path(folder or of_recipe).expanduser()))
+def existing_folder(folder: str) -> Path:
+    """Return a folder, or its closest parent that exists, which is on the same disk."""
+    path = Path(os.path.abspath(Path(folder).expanduser()))
     with storage.storage_errors_of(str(path)):
         return next((one for one in (path, *path.parents) if one.is_dir()), Path(path.anchor))
 
@@ -347,14 +335,14 @@ def examine(recipe: Recipe | None, folder: str, urls: list[str]) -> list[Finding
     """Run all checks. One that raises an error becomes a finding, too."""
     if folder and not storage.is_local(folder):
         folder, urls = "", [*urls, folder]
-    writable = existing_folder(recipe, folder)
+    writable = existing_folder(folder or (recipe.run.folder if recipe is not None else "."))
     if recipe is not None and not storage.is_local(recipe.run.output):
         urls = list(dict.fromkeys([*urls, recipe.run.output]))
 
     checks: dict[str, Callable[[], list[Finding]]] = {
         "packages": check_packages,
         "devices": check_devices,
-        "recipe": lambda: check_recipe(recipe, writable) if recipe is not None else [],
+        "recipe": lambda: [] if recipe is None else [*check_data(recipe), *check_room(recipe, writable)],
         "folder": lambda: check_folder(writable),
         "TMPDIR": check_temporary_folder,
         "shared memory": check_shared_memory,

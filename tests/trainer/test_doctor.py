@@ -113,7 +113,7 @@ def test_the_memory_is_that_of_the_longest_rows_of_all_phases(tmp_path: Path) ->
 
 
 def test_a_folder_is_written_and_left_as_it_was(tmp_path: Path) -> None:
-    folder = doctor.existing_folder(None, str(tmp_path / "run"))
+    folder = doctor.existing_folder(str(tmp_path / "run"))
     assert folder == tmp_path and states(doctor.check_folder(folder)) == {"folder": "ok"}
     assert list(tmp_path.iterdir()) == []
 
