@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from schemas.vocabulary import read_vocabulary
 from tests.small_models import random_model
 from trainer.cli import main
 from trainer.config.load import load_recipe, recipe_comment, recipe_names
-from trainer.config.schema import EngineSection, Recipe
+from trainer.config.schema import Recipe
 from trainer.describe import activation_bytes, describe_recipe, state_bytes
 from trainer.export.verify import one_row_batch
 from trainer.models.families import encoder_shape
@@ -86,15 +85,6 @@ def test_each_stage_spreads_more_over_the_ranks() -> None:
     assert [state_bytes(1000, "bf16", stage, 8) for stage in range(4)] == [7_500, 7_500, 4_000, 2_250]
     assert {state_bytes(1000, "bf16", stage, 1) for stage in range(4)} == {18_000}
     assert state_bytes(1000, "bf16", 1, 8, offloaded=True) == 6_000
-
-
-@pytest.mark.parametrize("precision", get_args(EngineSection.model_fields["precision"].annotation))
-def test_every_precision_is_described(capsys, precision: str) -> None:
-    """A rank that shares nothing holds 16 bytes a parameter, or 18 with 16-bit weights beside the float32 ones."""
-    settings = [f"engine.precision={precision}", "model.vocab_size=500", "data.pairs=/none"]
-    assert main(["--config", TINY, "--describe", *(part for value in settings for part in ("--set", value))]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["bytes_per_rank"]["zero_0"]["1"] == (16 if precision == "fp32" else 18) * told["parameters"]
 
 
 def test_the_vocabulary_is_the_recipe_s_or_the_pairs_s(pairs: Path) -> None:

@@ -126,21 +126,6 @@ def test_the_first_steps_of_a_resume_decide_if_they_differ_much(
     assert found == ([] if steps is None else [pytest.approx(steps, abs=350)])
 
 
-def test_a_resume_fixes_the_steps_again_if_the_rest_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine became slower after the last look of the first command, and is as slow in the second one."""
-    clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
-    clock.train(range(1, 200), 1.0)
-    clock.train(range(200, 1000), 2.0)
-
-    again = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")
-    again.hours.speed = Speed(2.0, 0.0)
-    again.hours.seconds_before = clock.now
-    again.planned = clock.planned
-    again.train(range(1000, 1200), 2.0)
-    ((_, steps),) = again.fixed
-    assert clock.now + (steps - 999) * 2.0 == pytest.approx(0.98 * 3600, rel=0.01)
-
-
 def test_a_resume_near_the_end_keeps_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its start takes much of the time that is left, but no more than what is held back for that."""
     clock = Clock(monkeypatch, "run.max_hours=1", "schedule.warmup_steps=40")

@@ -324,13 +324,6 @@ def tensors(request: pytest.FixtureRequest) -> dict[str, Tensor]:
     return to_hf(ours, model.shape) | constant_tensors(model.shape)
 
 
-def test_one_file_is_the_library_s_own(tensors: dict[str, Tensor], tmp_path: Path) -> None:
-    write_weights(tensors, tmp_path, 10**9)
-    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
-    save_file(tensors, tmp_path / "expected", {"format": "pt"})
-    assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "expected").read_bytes()
-
-
 def test_several_files_hold_every_tensor_once(tensors: dict[str, Tensor], tmp_path: Path) -> None:
     """Each as full as it can be in the model's order, although query, key and value share the memory of one tensor."""
     write_weights(tensors, tmp_path, 20_000)

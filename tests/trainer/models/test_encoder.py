@@ -8,7 +8,6 @@ import torch
 
 from schemas.errors import UsageError
 from schemas.masking import Masking
-from schemas.randomness import key
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
 from tests.small_models import (
@@ -161,34 +160,6 @@ def gradient(model: PretrainingModel, loss: torch.Tensor) -> torch.Tensor:
     """Of all parameters, end to end."""
     found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
     return torch.cat([g.flatten() for g in found])
-
-
-TRUNCATED = ("bert", "albert", "modernbert")
-SMALLER_RESIDUALS = ("megatron-bert", "modernbert")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_initial_weights_are_those_that_a_plain_loop_draws(family: str) -> None:
-    """Layer by layer into a whole model, with the published deviations, as the runs of earlier versions began."""
-    model = section(family)
-    reference = PretrainingModel(encoder_shape(model, 61))
-    std = model.initializer_range
-    generator = torch.Generator().manual_seed(key(7, "initial weights") >> 1)
-    with torch.no_grad():
-        for name, module in reference.named_modules():
-            if isinstance(module, torch.nn.Linear | torch.nn.Embedding):
-                is_residual = family in SMALLER_RESIDUALS and name.endswith(("attention.out", "down"))
-                scaled = std / (2 * model.num_hidden_layers) ** 0.5 if is_residual else std
-                if family in TRUNCATED:
-                    torch.nn.init.trunc_normal_(module.weight, 0.0, scaled, -2 * scaled, 2 * scaled, generator)
-                else:
-                    module.weight.normal_(0.0, scaled, generator=generator)
-            if isinstance(module, torch.nn.Linear) and module.bias is not None:
-                module.bias.zero_()
-
-    drawn = build_model(model, 61, 7)
-    for (name, expected), found in zip(reference.named_parameters(), drawn.parameters(), strict=True):
-        assert torch.equal(expected, found), name
 
 
 def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:

@@ -72,17 +72,6 @@ def changed_names(model: ModelSection) -> set[str]:
     return {name for name, values in drawn.items() if not torch.equal(values, changed[name])}
 
 
-@pytest.mark.filterwarnings("error")
-def test_nothing_is_said_on_the_console() -> None:
-    """torch warns of arrays that it must not write to, but only once in a process unless told otherwise."""
-    was_told = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)
-    try:
-        changed_names(section("modernbert", "initial_embeddings=cooccurrence"))
-    finally:
-        torch.set_warn_always(was_told)
-
-
 @pytest.mark.parametrize("family", [*FAMILIES, "electra", "xlnet"])
 def test_nothing_changes_unless_it_is_asked_for(family: str) -> None:
     assert changed_names(section(family)) == set()
