@@ -163,8 +163,6 @@ class AnomalyGuard:
         return self.history.consecutive_skips >= self._section.max_skips
 
     def _guarded(self, update: Callable[[], Any]) -> Callable[..., Any]:
-        """Wrap the optimizer's `step` so that it knows whether the step is bad."""
-
         def step() -> None:
             # ZeRO 1 to 3 call this once per parameter group, each time with the norm of all groups.
             if self._verdict is None:

@@ -149,7 +149,6 @@ def set_triton(model: PretrainingModel, rules: dict[AttentionRule, int]) -> None
 
 
 def has_dropout(model: PretrainingModel) -> bool:
-    """Return whether attention weights are dropped."""
     return any(encoder.shape.attention_probs_dropout_prob > 0 for encoder in model.encoders())
 
 

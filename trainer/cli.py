@@ -37,7 +37,6 @@ def main(arguments: list[str] | None = None, stop: StopRequest | None = None, pr
 
 
 def _run(options: argparse.Namespace, stop: StopRequest) -> None:
-    """Describe the recipe or train it."""
     started = perf_counter()
     recipe = load_recipe(options.config, options.set)
 
@@ -133,7 +132,6 @@ def check_launcher() -> None:
 
 
 def parser(prog: str = "python -m trainer") -> CommandParser:
-    """Return the parser of the trainer's flags."""
     flags = CommandParser(
         prog,
         "Pretrain an encoder; a run whose folder holds a checkpoint resumes from it.",

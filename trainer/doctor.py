@@ -106,7 +106,6 @@ def check_version(name: str, version: str, supported: Any) -> Finding:
 
 
 def check_devices() -> list[Finding]:
-    """Check the cores and GPUs that DeepSpeed will compute on."""
     import torch
 
     from trainer.distributed.threads import device_kind
@@ -135,7 +134,6 @@ def check_gpu(index: int) -> Finding:
 
 
 def check_cores() -> Finding:
-    """Check how many cores training will use."""
     usable = usable_cores()
     value = f"{allowed_cores()} of {os.cpu_count()} usable"
     if usable < allowed_cores():
@@ -210,7 +208,6 @@ def check_room(recipe: Recipe, folder: Path) -> list[Finding]:
 
 
 def compared(name: str, what: str, needed: int, available: int, advice: str) -> Finding:
-    """Compare two numbers of bytes."""
     return warned_if(needed > available, name, f"{what} {needed / 1e9:,.1f} of {available / 1e9:,.1f} GB", advice)
 
 
@@ -302,7 +299,6 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.doct
 
 
 def parser(prog: str) -> CommandParser:
-    """Return the parser of the command's flags."""
     flags = CommandParser(
         prog,
         "Check whether training can start on this machine, and say what to change; it trains nothing, leaves nothing.",

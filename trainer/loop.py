@@ -66,7 +66,6 @@ class Loop:
 
     @property
     def run_recipe(self) -> Recipe:
-        """The run's recipe, not the phase's."""
         return self.context.run_recipe
 
     @property
@@ -250,7 +249,6 @@ class Loop:
     # Checkpoints
 
     def checkpoint_is_due(self, step: int) -> bool:
-        """Return whether `checkpoint.every` asks for a checkpoint after this step."""
         # A checkpoint in the middle of a series of skipped steps would be a bad place to roll back to.
         is_between_skips = self.guard.history.consecutive_skips > 0
         return step % self.run_recipe.checkpoint.every == 0 and not is_between_skips
@@ -311,7 +309,6 @@ class Progress:
             self._log(result.step)
 
     def _log(self, step: int) -> None:
-        """Write a line of metrics and begin a new interval."""
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
         figures: Figures = dict(self.interval.means())
         self.interval = Interval()

@@ -108,7 +108,6 @@ class StepProfiler:
         self._profile = None
 
     def close(self) -> None:
-        """Write what was recorded, unless that was done already."""
         if self._profile is None:
             return
 

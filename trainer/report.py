@@ -49,7 +49,6 @@ def main(arguments: list[str] | None = None, prog: str = "python -m trainer.repo
 
 
 def parser(prog: str) -> CommandParser:
-    """Return the parser of the command line."""
     flags = CommandParser(
         prog,
         "Write a run, or several next to each other, on one HTML page.",

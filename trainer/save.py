@@ -107,7 +107,6 @@ class Saver:
                 prune(run.folder, self.context.run_recipe.checkpoint.keep, step)
 
     def write_report(self) -> None:
-        """Write the run's report, on rank 0."""
         if self.writes_report:
             with keep_running("report.html"):
                 write_report(self.context.run_recipe.run.folder)

@@ -62,7 +62,6 @@ def writing_of(options: argparse.Namespace) -> Writing:
 
 
 def parser(prog: str = "python -m trainer.export") -> CommandParser:
-    """Return the parser of the command line."""
     top = CommandParser(
         prog,
         "Write a checkpoint as a Hugging Face folder.",
@@ -105,14 +104,12 @@ def _add_hub_flags(group: Flags) -> None:
 
 
 def _license(text: str) -> str:
-    """Return an identifier that can stand in the card's header."""
     if not re.fullmatch("[a-z0-9][a-z0-9.-]*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not an identifier of a license, such as apache-2.0 or cc-by-4.0")
     return text
 
 
 def _gigabytes(text: str) -> float:
-    """Return a positive number of gigabytes."""
     with suppress(ValueError):
         if 0 < float(text) < 1e9:
             return float(text)

@@ -106,7 +106,6 @@ def check_output(output: str, overwrite: bool, run: str) -> None:
 
 
 def is_export(folder: str) -> bool:
-    """Return whether a folder or URL holds an earlier export."""
     try:
         content = json.loads(storage.read(storage.join(folder, "config.json")))
     except (ValueError, DataError):

@@ -341,7 +341,6 @@ def _masked(own: Any, vocabulary: Vocabulary, text: str) -> Iterator[tuple[str, 
 
 
 def _row(texts: list[str], ids: list[list[int]], vocabulary: Vocabulary, shape: EncoderShape) -> Row:
-    """Return the training row of one segment or two."""
     cls_id = vocabulary.special_id("cls")
     sep_id = vocabulary.special_id("sep")
     row = [*ids[0], sep_id]

@@ -125,7 +125,6 @@ def _all_lines(lines: Metrics) -> Iterator[tuple[str, list[Line], TextOf]]:
 
 
 def _look(points: Sequence[tuple[float, float]]) -> str:
-    """Return a text that is the same for lines that look the same."""
     return " ".join(f"{x:g}:{value:.4g}" for x, value in points[:: max(1, len(points) // LOOKED_AT)])
 
 
@@ -188,5 +187,4 @@ def score_lines(scored: Sequence[dict[str, Any]]) -> list[Line]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value is a finite number."""
     return type(value) in (int, float) and isfinite(value)

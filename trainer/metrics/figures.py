@@ -177,7 +177,6 @@ def _folders(recipe: dict[str, Any], section: str) -> list[str]:
 
 
 def _link_to_card(folder: str, record: RunRecord, page_folder: str) -> str:
-    """Return the place of a folder's data card, empty if there is none here."""
     if not storage.is_local(folder):
         return ""
     for base in dict.fromkeys([*(start.folder for start in reversed(record.starts)), os.getcwd()]):

@@ -113,7 +113,6 @@ class MetricsLog:
         self._bar.set_total(last_step)
 
     def advance(self) -> None:
-        """Move the bar one step."""
         self._bar.advance()
 
     def log(self, values: dict[str, Any], ranks: list[RankReport]) -> None:
@@ -199,17 +198,14 @@ def _show_evaluation(step: int, figures: dict[str, Any]) -> None:
 
 
 def is_evaluation(line: dict[str, Any]) -> bool:
-    """Return whether a line of metrics.jsonl is that of an evaluation."""
     return "eval_mlm_loss" in line
 
 
 def _digits(value: float | None, digits: int) -> str:
-    """Return a number as text, "-" for one that is missing or not finite."""
     return or_dash(value, lambda number: f"{number:.{digits}f}")
 
 
 def read_metrics(run: str) -> Metrics:
-    """Return the lines of a run's metrics, as `read_lines` does."""
     lines, _ = read_lines(run)
     return lines
 
@@ -244,7 +240,6 @@ def skipped_note(run: str, skipped: int) -> str:
 
 
 def _parse(text: str) -> dict[str, Any] | None:
-    """Return a line of metrics, or None if the text is not one."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError):

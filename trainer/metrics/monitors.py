@@ -71,13 +71,11 @@ class TensorBoardWriter:
             self._writer.flush()
 
     def add(self, line: dict[str, Any]) -> None:
-        """Add a line of the metrics, if the folder can be written."""
         if self._writer is not None:
             with keep_running(str(self._folder)):
                 self._add(line)
 
     def close(self) -> None:
-        """Flush the buffers and close the files."""
         if self._writer is not None:
             with keep_running(str(self._folder)):
                 self._writer.close()

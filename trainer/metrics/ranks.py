@@ -42,7 +42,6 @@ class RankReport(NamedTuple):
 
 
 def slowest_of(reports: Sequence[RankReport]) -> RankReport:
-    """Return the report with the most own seconds."""
     return max(reports, key=lambda report: report.own_seconds)
 
 

@@ -83,7 +83,6 @@ class RunRecord:
 
     @property
     def evaluations(self) -> Metrics:
-        """The lines of evaluations."""
         return [line for line in self.lines if is_evaluation(line)]
 
     @property

@@ -135,7 +135,6 @@ class StepClock:
         return MeasuredInterval(step_seconds, ranks, self._known_at, self._stalled)
 
     def _reports(self) -> list[RankReport]:
-        """Return what all ranks measured for the last line, empty if there was none."""
         if self._gathered is None:
             return []
         values = iter(self._gathered.read())
@@ -181,7 +180,6 @@ class Meter:
         self._last_stalled = 0.0
 
     def add(self, tokens: int) -> None:
-        """Count the tokens of a step."""
         self.tokens += tokens
 
     @property

@@ -128,7 +128,6 @@ class Interval(BaseModel):
     norms: int = 0
 
     def add(self, step: StepResult) -> None:
-        """Add one step."""
         self.tokens += step.sums.tokens
         self.computed += step.sums.computed
         self.rtd_weight = step.rtd_weight
@@ -168,5 +167,4 @@ def check_any_predicted(sums: Sums, otherwise: str) -> None:
 
 
 def ratio(total: float, count: float) -> float | None:
-    """Return total / count, or None if nothing was counted."""
     return None if count == 0 else total / count

@@ -306,12 +306,10 @@ class Blocks(NamedTuple):
 
 
 def forward_blocks(head_size: int) -> Blocks:
-    """Return the blocks of `_packed_attention_forward`."""
     return Blocks(64, 64, 4, stages=3 if head_size <= 64 else 2)
 
 
 def query_blocks(head_size: int) -> Blocks:
-    """Return the blocks of `_packed_attention_backward_q`."""
     return Blocks(64, 64, 4, stages=3) if head_size <= 64 else Blocks(64, 64, 8)
 
 
@@ -329,7 +327,6 @@ def key_blocks(longest: int, head_size: int) -> Blocks:
 
 
 def constants_of(heads: int, head_size: int, dropout: float, window: int) -> dict[str, Any]:
-    """Return the values that all kernels are compiled for."""
     return {
         "H": heads,
         "D": head_size,

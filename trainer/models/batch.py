@@ -67,12 +67,10 @@ class PackedBatch:
         return self._map(Tensor.pin_memory)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by their fields' names."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> PackedBatch:
-        """Return the batch with a function applied to every tensor."""
         return replace(self, **{name: function(tensor) for name, tensor in self.tensors().items()})
 
 

@@ -110,7 +110,6 @@ class ReplacedTokenModel(PretrainingModel):
         return sums[0], sums[1].float(), sums[2].float()
 
     def encoders(self) -> list[Encoder | TwoStreamEncoder]:
-        """Return the discriminator's encoder and the generator's."""
         return [self.discriminator.encoder, self.encoder]
 
     def compile_parts(self, backend: str = "inductor") -> None:

@@ -174,7 +174,6 @@ class Layer(nn.Module):
         return self.norm(x_RD + self.dropout(self.feed_forward(x_RD)))
 
     def feed_forward(self, x_RD: Tensor) -> Tensor:
-        """Compute (R, D) -> (R, D)."""
         inner = self.up(x_RD)
         if not self.gated:
             return self.down(self.activation(inner))

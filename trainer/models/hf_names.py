@@ -283,7 +283,6 @@ def _modules_of(module: str, shape: EncoderShape) -> list[str]:
 
 
 def _rows_of_parts(module: str, parts: int, rows: int, shape: EncoderShape) -> list[int]:
-    """Return the rows of each part of a module's tensor."""
     if module.endswith("attention.qkv") and parts == 3:
         keys = shape.num_key_value_heads * shape.head_size
         return [shape.hidden_size, keys, keys]

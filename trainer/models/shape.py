@@ -155,5 +155,4 @@ class EncoderShape(FamilyTraits):
         return self.rope_base
 
     def global_layers(self) -> int:
-        """Return how many layers attend to all tokens."""
         return sum(self.window_of(layer) is None for layer in range(self.num_hidden_layers))

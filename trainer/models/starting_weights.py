@@ -94,7 +94,6 @@ def drawn_weights(model: nn.Module, shape: EncoderShape, std: float, seed: int) 
 
 
 def _draw(values: Tensor, name: str, shape: EncoderShape, std: float, generator: torch.Generator) -> None:
-    """Draw the values of the module `name`, in place."""
     if shape.scaled_residuals and name.endswith(RESIDUAL_MATRICES):
         std = std / (2 * shape.num_hidden_layers) ** 0.5
 

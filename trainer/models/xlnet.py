@@ -141,7 +141,6 @@ class TokenEmbeddings(nn.Module):
         self.dropout = nn.Dropout(shape.hidden_dropout_prob)
 
     def forward(self, ids_T: Tensor) -> Tensor:
-        """Return (T, D)."""
         return self.dropout(self.token(ids_T))
 
 
