@@ -10,18 +10,11 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def finished(training, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A run of six steps, and what it printed."""
+def finished(training, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of six steps."""
     out = tmp_path_factory.mktemp("hints") / "run"
-    done = training.trained(1, out, run__max_steps=6)
-    return out, done.stdout
-
-
-def test_few_updates_are_told_with_the_keys_that_make_more(finished: tuple[Path, str]) -> None:
-    _, told = finished
-    assert "6 updates of batch.global_batch 16 with a warm-up of 4: so few teach a model little." in told
-    assert "A smaller batch makes more of the same text; a larger run.max_steps trains longer." in told
-    assert "fine-tuning" not in told
+    training.trained(1, out, run__max_steps=6)
+    return out
 
 
 def test_the_key_that_ended_a_run_of_hours_is_named(training, tmp_path: Path) -> None:
@@ -30,7 +23,7 @@ def test_the_key_that_ended_a_run_of_hours_is_named(training, tmp_path: Path) ->
 
 
 def test_a_finished_run_keeps_the_recipe_that_its_steps_used(training, finished, tmp_path: Path) -> None:
-    out = shutil.copytree(finished[0], tmp_path / "run")
+    out = shutil.copytree(finished, tmp_path / "run")
     before = {path.name: path.read_bytes() for path in out.glob("recipe*")}
     facts = (out / "text_facts.json").read_bytes()
     (out / "text_facts.json").write_text("{}")  # as of pairs whose text was described later

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -33,7 +32,6 @@ from trainer.export.cli import main
 from trainer.export.convert import export, read_model, write_weights
 from trainer.export.model_card import last_metrics, model_card
 from trainer.export.request import Writing
-from trainer.models.families import FAMILIES as FAMILIES_TRAITS
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.starting_weights import build_model
 
@@ -99,33 +97,6 @@ def test_long_text_is_truncated_to_what_the_model_takes(exported, family: str) -
     assert inputs["input_ids"].shape == (1, POSITIONS)
     with torch.inference_mode():
         assert model(**inputs).to_tuple()[0].isfinite().all()
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_pairs_get_the_segments_that_training_used(exported, family: str) -> None:
-    inputs = AutoTokenizer.from_pretrained(exported[family])("the cat", "the dog sees")
-    if FAMILIES_TRAITS[family].type_vocab_size < 2:
-        assert "token_type_ids" not in inputs
-        return
-    vocabulary = read_vocabulary(str(exported[family]))
-    b_starts = inputs["input_ids"].index(vocabulary.special_id("sep")) + 1
-    expected = [0] * b_starts + [1] * (len(inputs["input_ids"]) - b_starts)
-    assert inputs["token_type_ids"] == expected
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_config_is_as_the_published_ones(exported, family: str) -> None:
-    """Of the published configs, BERT's, Megatron-BERT's and Nomic's name no first and last token."""
-    config = json.loads((exported[family] / "config.json").read_text())
-    vocabulary = read_vocabulary(str(exported[family]))
-    ends = {"bos_token_id": vocabulary.special_id("cls"), "eos_token_id": vocabulary.special_id("sep")}
-    if family not in ("bert", "megatron-bert", "nomic_bert"):
-        assert ends.items() <= config.items()
-    else:
-        assert not ends.keys() & config.keys()
-    assert config["dtype"] == "float32"
-    assert {"transformers_version", "clozeline_version"} <= config.keys()
-    assert AutoConfig.from_pretrained(exported[family]).dtype == torch.float32
 
 
 def test_modernbert_classifies_by_the_mean_of_all_tokens(exported) -> None:

@@ -85,18 +85,6 @@ def test_other_rows_are_an_error_of_the_export(byte_vocab: Path, tmp_path: Path,
     assert "\n" not in str(raised.value)
 
 
-def test_a_published_mask_that_keeps_its_space_takes_it_in_the_export(byte_vocab: Path, tmp_path: Path) -> None:
-    published = Path(shutil.copytree(byte_vocab, tmp_path / "published"))
-    content = json.loads((published / "tokenizer.json").read_text())
-    for token in content["added_tokens"]:
-        token["lstrip"] = False
-    content["pre_tokenizer"]["add_prefix_space"] = False
-    (published / "tokenizer.json").write_text(json.dumps(content))
-    (tmp_path / "hf").mkdir()
-    found = exported(published, "roberta", tmp_path / "hf")
-    check_rows(found.tokenizer, found.folder, found.vocabulary, found.shape)
-
-
 def changed(vocabulary_folder: Path, file: str, change: dict[str, Any], folder: Path) -> Path:
     """Return a copy of a vocabulary whose file has other values, as a published tokenizer may."""
     published = Path(shutil.copytree(vocabulary_folder, folder))

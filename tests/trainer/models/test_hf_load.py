@@ -43,16 +43,6 @@ def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, 
     save_file(change(load_file(path)), path, {"format": "pt"})
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_begins_with_the_folder_s_weights(vocab: Path, byte_vocab: Path, tmp_path: Path, family) -> None:
-    vocabulary = read_vocabulary(str(byte_vocab if family == "roberta" else vocab))
-    published = random_model(section(family), vocabulary)
-    fresh = build_model(section(family), vocabulary.size, 5)
-    folder = write_hf(published, vocabulary, tmp_path)
-    assert warm_start(fresh, str(folder), vocabulary) == []
-    assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
-
-
 PUBLISHED_ESM_TOKENS = "<cls> <pad> <eos> <unk> L A G V S E R T I D P K Q N F Y M H W C X B U Z O . - <null_1> <mask>"
 """vocab.txt of facebook/esm2_t6_8M_UR50D, in the order of its lines."""
 
