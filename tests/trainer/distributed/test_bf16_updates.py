@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tests.conftest import UNFREEZE
 from tests.forked import Command
@@ -23,7 +23,7 @@ from trainer.anomaly import AnomalyGuard, AnomalyHistory
 from trainer.distributed.deepspeed_internals import basic_optimizer
 from trainer.distributed.zero import parameter_slices
 from trainer.metrics.sums import StepResult
-from trainer.models.encoder import parameters_of_unshared_layers
+from trainer.models.encoder import Embedding, LayerNorm, parameters_of_unshared_layers
 from trainer.models.starting_weights import empty_model
 from trainer.optim.lr_schedule import set_learning_rate
 from trainer.step import Stepper
@@ -57,6 +57,15 @@ def test_layers_that_are_not_shared(family: str, changes: list[str], shared: lis
     names = {parameter: name.split(".") for name, parameter in model.named_parameters()}
     expected = {parameter for parameter, parts in names.items() if "layers" in parts and not {*parts} & {*shared}}
     assert parameters_of_unshared_layers(model) == expected
+
+
+@pytest.mark.parametrize("layer", [Embedding(3, 8), LayerNorm(8)])
+def test_gradients_over_many_tokens_are_summed_in_float32(layer: nn.Module) -> None:
+    """torch's own kernels on CPUs add up 16-bit gradients of these layers token after token, which stops growing."""
+    inputs = torch.ones(3000, dtype=torch.int64) if isinstance(layer, Embedding) else torch.randn(3000, 8).bfloat16()
+    layer.bfloat16()(inputs).sum().backward()
+    found = layer.weight.grad[1] if isinstance(layer, Embedding) else layer.bias.grad  # type: ignore[index]
+    assert found.tolist() == pytest.approx([3000.0] * 8, rel=0.01)  # type: ignore[union-attr]
 
 
 def state_of(engine: Any) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Each optimizer under ZeRO on several ranks against one unsharded float64 optimizer, written here from the papers.
 
-What is compared are the float32 weights at the end. A run by LAMB or StableAdamW also resumes in other layouts.
+What is compared are the float32 weights at the end. They would be far off if gradients of micro-batches and ranks were
+added up in 16 bits at any stage. A run by LAMB or StableAdamW also resumes in other layouts.
 """
 
 from functools import cache
@@ -22,8 +23,9 @@ from tests.trainer.optim.zero_updates import (
 from tests.trainer.ranks import run_ranks
 from trainer.config.sections import OptimizerSection
 
-ALL = cases_of("lamb", "adamw", "stable_adamw")
-SOME = [*cases_of("lamb"), "adamw-0-bf16", "adamw-1-fp32", "adamw-2-bf16", "stable_adamw-1-bf16"]
+OFFLOADED = ["adamw-1-bf16-optimizer", "adamw-2-bf16-optimizer", "adamw-3-bf16-parameters"]
+ALL = [*cases_of("lamb", "adamw", "stable_adamw"), "adamw-3-fp32", "adamw-3-bf16", *OFFLOADED]
+SOME = [*cases_of("lamb"), "adamw-0-bf16", "adamw-1-fp32", "adamw-2-bf16", "adamw-3-bf16", "stable_adamw-1-bf16"]
 OTHER = {"lamb": "adamw", "adamw": "lamb", "stable_adamw": "adamw"}
 """An optimizer that each must be told apart from."""
 

@@ -50,8 +50,9 @@ def cases_of(*kinds: str) -> list[str]:
 
 
 def recipe_of(case: str) -> Recipe:
-    kind, stage, precision = case.split("-")
+    kind, stage, precision, *offload = case.split("-")
     engine = [f"engine.zero_stage={stage}", f"engine.precision={precision}"]
+    engine += [f"engine.offload={place}" for place in offload]
     return load_recipe("tests/recipes/small_bert.toml", [*SIZES, f"optimizer.kind={kind}", *engine])
 
 
