@@ -1,8 +1,7 @@
 """Decoded shards that the ranks of a node share: each is decoded once, by whichever rank comes to it first.
 
     /dev/shm/clozeline-shards-<user>-<hash>/              mode 0700
-    /dev/shm/clozeline-shards-<user>-<hash>/<...>.use     a lock that a rank holds as long as it uses the folder
-    /dev/shm/clozeline-shards-<user>.lock                 held while a rank enters or leaves a folder
+    /dev/shm/clozeline-shards-<user>-<hash>/ranks.use     locked by all ranks that use the folder, as readers lock
 
 There is a folder for each run and folder of pairs, named after both. It is a NodeCache of files of plain arrays, which
 every rank maps read-only, bounded by the number of shards that all ranks may need at the moment. The last rank to leave
@@ -20,24 +19,22 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
 from numpy.typing import NDArray
 
 from schemas.host_limits import ranks_on_this_machine
-from trainer.data.node_cache import PAUSE, NodeCache, locked
+from trainer.data.node_cache import PAUSE, NodeCache
 from trainer.data.rows import PairRows, ShardRows, StoredMasks
 from trainer.logs import EVERY_RANK, logger
 
@@ -49,10 +46,7 @@ FREE_BYTES = 4 * 10**9
 """1 / FREE_SHARE of shared memory stays free, or FREE_BYTES if that is less, because NCCL and gloo use it, too."""
 
 PREFIX = "clozeline-shards-"
-USE = ".use"
-
-ENTRANCE_SECONDS = 30.0
-"""How long a rank waits to enter or leave a folder. Others take milliseconds, unless their process was stopped."""
+USE = "ranks.use"
 
 TOO_LITTLE_MEMORY = (
     "Give the container more shared memory (docker: --shm-size; Kubernetes: an emptyDir with medium Memory at "
@@ -62,7 +56,6 @@ TOO_MANY_FILES = "Raise the limit of open files (ulimit -n; docker: --ulimit nof
 ADVICE = {
     errno.EMFILE: TOO_MANY_FILES,
     errno.ENFILE: TOO_MANY_FILES,
-    errno.ETIMEDOUT: "End the process that holds the lock (fuser shows it).",
 }
 """What to do about an error, by its number. Others are taken for too little memory."""
 
@@ -79,8 +72,8 @@ class SharedShards:
     def __init__(self, name: str, local_rank: int, root: str = SHARED_MEMORY):
         """Enter the folder of `name`, which may be any text, in the file system `root`.
 
-        Removes what killed runs left. Raises OSError if `root` does not exist or does not support locks, if other users
-        can access the folder, or if a stopped process is entering or leaving a folder.
+        Removes what killed runs left. Raises OSError if `root` does not exist or does not support locks, or if other
+        users can access the folder.
         """
         self._local_rank = local_rank
         self._root = root
@@ -95,19 +88,10 @@ class SharedShards:
 
         name_of_user = os.path.join(root, f"{PREFIX}{os.getuid()}")
         self.folder = f"{name_of_user}-{hashlib.sha256(name.encode()).hexdigest()[:32]}"
-        self._entrance = f"{name_of_user}.lock"
-        # The random part is for a process that opens the same folder twice.
-        use = os.path.join(self.folder, f"{os.getpid()}-{secrets.token_hex(8)}{USE}")
-        self._use = FileLock(use, thread_local=False, fallback_to_soft=False)
-
-        os.stat(root)  # a lock would create what does not exist
-        with _locked_entrance(self._entrance):
-            for path in glob.glob(f"{name_of_user}-*"):
-                _remove_unused(path)
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(self.folder, 0o700)
-            _check_private(self.folder)
-            self._use.acquire(blocking=False)
+        os.stat(root)  # `_enter` takes a folder that is missing for one that was just removed
+        for path in glob.glob(f"{name_of_user}-*"):
+            _remove_unused(path)
+        self._use = _enter(self.folder)
         self._cache = NodeCache(self.folder, 0, self._pause)
 
     def read(self, keys: list[str], decode: Decode) -> list[ShardRows]:
@@ -139,9 +123,9 @@ class SharedShards:
 
     def close(self) -> None:
         """Leave the folder, and remove it if no other process uses it. Arrays that were mapped stay valid."""
-        self._use.release()
-        with contextlib.suppress(OSError), _locked_entrance(self._entrance):
-            _remove_unused(self.folder)
+        fcntl.flock(self._use, fcntl.LOCK_UN)
+        os.close(self._use)
+        _remove_unused(self.folder)
 
     def _pause(self, seconds: float) -> None:
         if self._closing.wait(seconds):
@@ -232,31 +216,28 @@ def log_not_shared(reason: OSError) -> None:
 # The folder
 
 
-def _locked_entrance(path: str) -> contextlib.AbstractContextManager[bool]:
-    """Hold the lock of the entrance. Raises TimeoutError if another process holds it for ENTRANCE_SECONDS."""
-    end = time.monotonic() + ENTRANCE_SECONDS
-
-    def pause(seconds: float) -> None:
-        if time.monotonic() > end:
-            raise TimeoutError(errno.ETIMEDOUT, f"another process has held it for {ENTRANCE_SECONDS:g} s", path)
-        time.sleep(seconds)
-
-    return locked(path, pause)
+def _enter(folder: str) -> int:
+    """Create a folder if needed, and return the descriptor of its file USE, locked. Raises OSError."""
+    while True:
+        # Another process may remove the folder until it is locked.
+        with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            _check_private(folder)
+            use = os.open(os.path.join(folder, USE), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(use, fcntl.LOCK_SH)
+            if os.fstat(use).st_nlink > 0:
+                return use
+            os.close(use)
 
 
 def _remove_unused(path: str) -> None:
-    """Remove a folder of this user if it can be removed and no process uses it. The caller has locked the entrance."""
-    with contextlib.suppress(OSError):
-        # Other users can create such names, too.
-        found = os.lstat(path)
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            return
-
-        for name in os.listdir(path):
-            if name.endswith(USE):
-                with locked(os.path.join(path, name), None) as is_free:
-                    if not is_free:
-                        return
+    """Remove a folder of this user if it can be removed and no process uses it."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        _check_private(path)  # other users can create such names, too
+        use = os.open(os.path.join(path, USE), os.O_RDWR | os.O_CREAT, 0o600)
+        stack.callback(os.close, use)
+        fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(path)
 
 
