@@ -38,7 +38,7 @@ from schemas.manifest import read_manifest
 from schemas.terminal import counted, in_hours
 from trainer.checkpoint.format import FoundCheckpoint
 from trainer.config.schema import Recipe, RunSection
-from trainer.config.validate import check_schedule, faults_of_ramp, refuse
+from trainer.config.validate import faults_of_ramp, faults_of_schedule, refuse
 from trainer.data.share import batches_within
 from trainer.distributed.collectives import run_on_rank_0
 from trainer.logs import logger
@@ -110,7 +110,7 @@ def steps_of_epochs(recipe: Recipe) -> int:
 
     where = f"{where} makes {counted(steps, 'step')}"
     length = min(steps, recipe.run.max_steps)
-    check_schedule(recipe.optimizer, recipe.schedule, length, where)
+    refuse(faults_of_schedule(recipe.optimizer, recipe.schedule, length), where)
     refuse(faults_of_ramp(batch, length), where)
     return steps
 
@@ -279,7 +279,7 @@ def with_steps(recipe: Recipe, steps: int) -> Recipe:
             f"{where}, but the learning rate warms up for schedule.warmup_steps {recipe.schedule.warmup_steps:,}. "
             "Lower that, or raise run.max_hours."
         )
-    check_schedule(recipe.optimizer, recipe.schedule, steps, where)
+    refuse(faults_of_schedule(recipe.optimizer, recipe.schedule, steps), where)
     return of_length(recipe, steps)
 
 

@@ -20,6 +20,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,8 @@ HARDWARE_NOTE = (
     "Hardware: GPUs of 80 GB, and the days that they take at 40% of an H100's peak (989 TFLOPS). Small models "
     "reach less."
 )
+
+HEADER = ["name", "parameters", "objective", "pairs", "hardware"]
 
 PAIR_OBJECTIVES = {"nsp": "NSP", "sop": "SOP"}
 """Values of the pipeline's --objective that give rows pair labels, with the names in the list."""
@@ -157,10 +160,10 @@ def rounded(parameters: int) -> str:
 
 def recipe_list() -> list[str]:
     """Return the lines that `clozeline recipes` prints: a table with one line for each recipe, and a note."""
-    table = [("name", "parameters", "objective", "pairs", "hardware")]
+    table = [HEADER]
     for recipe in map(summary, recipe_names()):
         size = _depends_on(recipe.name) if recipe.parameters is None else rounded(recipe.parameters)
-        table.append((recipe.name, size, recipe.objective, recipe.pairs, recipe.hardware))
+        table.append([recipe.name, size, recipe.objective, recipe.pairs, recipe.hardware])
 
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
@@ -168,14 +171,12 @@ def recipe_list() -> list[str]:
 
 
 def _depends_on(recipe: str) -> str:
-    """Return what the number of parameters follows from that a recipe leaves open."""
     names = names_shape(tomllib.loads(recipe_text(recipe)).get("model", {}))
     return "by vocabulary" if names else "by encoder"
 
 
 def _without_repetition(words: list[str]) -> list[str]:
-    """Return the words without consecutive repetitions."""
-    return [word for i, word in enumerate(words) if i == 0 or word != words[i - 1]]
+    return [word for word, _ in groupby(words)]
 
 
 # The page
@@ -200,7 +201,7 @@ def recipe_page() -> str:
 
 def shipped_recipes() -> str:
     """Return the table of shipped recipes, as `clozeline recipes` prints it, but with exact sizes and descriptions."""
-    rows = [["name", "parameters", "objective", "pairs", "hardware", "description"]]
+    rows = [[*HEADER, "description"]]
     for recipe in map(summary, recipe_names()):
         parameters = _depends_on(recipe.name) if recipe.parameters is None else f"{recipe.parameters:,}"
         rows.append(
@@ -232,7 +233,6 @@ def section_reference(title: str, section: type[Section], chosen: frozenset[str]
 
 
 def _type_text(facts: dict[str, Any]) -> str:
-    """Return the type of a key in words, from its JSON Schema."""
     if "anyOf" in facts:
         alternatives = [_type_text(option) for option in facts["anyOf"] if option.get("type") != "null"]
         return " or ".join(alternatives)
@@ -256,7 +256,6 @@ def _type_text(facts: dict[str, Any]) -> str:
 
 
 def _bounds_text(facts: dict[str, Any]) -> str:
-    """Return the bounds of a key's numbers, such as `>= 0, < 1`, or an empty string."""
     numbers = [facts, *facts.get("anyOf", []), *facts.get("prefixItems", [])]
     for candidate in numbers:
         bounds = [f"{sign} {candidate[word]:g}" for word, sign in BOUNDS.items() if word in candidate]
@@ -266,7 +265,6 @@ def _bounds_text(facts: dict[str, Any]) -> str:
 
 
 def _default_text(facts: dict[str, Any]) -> str:
-    """Return the default of a key as text, from its JSON Schema."""
     value = facts["default"]
     if value is None:
         return "unset"
@@ -278,7 +276,6 @@ def _default_text(facts: dict[str, Any]) -> str:
 
 
 def _table(rows: list[list[str]]) -> list[str]:
-    """Return rows, the first of which is the header, as the lines of a table in Markdown."""
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return [lines[0], "|---" * len(rows[0]) + "|", *lines[1:]]
 

@@ -74,33 +74,26 @@ class Origin:
         """
         for key in keys:
             for change in reversed(self.changes):
-                if _overlap(change.partition("=")[0].strip(), key):
+                changed = change.partition("=")[0].strip()
+                if f"{changed}.".startswith(f"{key}.") or f"{key}.".startswith(f"{changed}."):
                     return f"{self.flag} {change}"
         return self.path
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")
 
 
 # Changes by --set
 
 
-def apply_overrides(
-    content: dict[str, Any], overrides: Iterable[str], schema: type[Section] = Recipe, name: str = "--set"
-) -> None:
-    """Apply overrides as `apply_override` does. Sections are removed first, wherever that stands among the others."""
-    for override in sorted(overrides, key=lambda override: "." in override.partition("=")[0]):
-        apply_override(content, override, schema, name)
+def apply_overrides(content: dict[str, Any], overrides: Iterable[str], schema: type[Section] = Recipe) -> None:
+    """Change the content of a file in place. Raises UsageError unless each override has the form section.key=value.
 
-
-def apply_override(content: dict[str, Any], override: str, schema: type[Section] = Recipe, name: str = "--set") -> None:
-    """Change the content of a file in place. Raises UsageError unless `override` has the form section.key=value.
-
-    schema: of the whole file. name: the flag or the key that has the override, for messages.
-    A top-level key that is not a table may be set without a section, and a table be removed with `none`. There is no
-    other change of phases. Example: `apply_override(content, "run.seed=7")`.
+    schema: of the whole file. A top-level key that is not a table may be set without a section. Tables are removed with
+    `none`, before others of their keys are set. There is no other change of phases.
     """
+    for override in sorted(overrides, key=lambda override: "." in override.partition("=")[0]):
+        _apply(content, override, schema)
+
+
+def _apply(content: dict[str, Any], override: str, schema: type[Section]) -> None:
     path, separator, value = (part.strip() for part in override.partition("="))
     keys = path.split(".")
 
@@ -110,19 +103,24 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
 
     if schema is Recipe and separator and keys[0] == "phases":
         raise UsageError(
-            f"{name} {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
+            f"--set {override}: single phases cannot be set. Edit [[phases]] in a copy of the recipe, which "
             "`clozeline recipes NAME` prints, or remove all of them with phases=none."
         )
 
-    if not separator or (len(keys) < 2 and not _is_value(keys[0], schema)):
+    # A top-level key that holds a value is set without a section.
+    annotation = annotation_of(keys[:1], schema)
+    is_value = annotation is not None and section_in(annotation) is None and get_origin(annotation) is not dict
+    if not separator or (len(keys) < 2 and not is_value):
         example = "run.seed=7" if schema is Recipe else "training.epochs=3"
-        raise UsageError(f"{name} {override}: expected section.key=value, as in {example}.{_sections_of(path, schema)}")
+        likely = keys_called(path, schema)
+        hint = f" Did you mean {' or '.join(likely)}?" if likely else ""
+        raise UsageError(f"--set {override}: expected section.key=value, as in {example}.{hint}")
 
     table = content
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
-            raise UsageError(f"{name} {override}: {key} is a value, not a section.")
+            raise UsageError(f"--set {override}: {key} is a value, not a section.")
 
     # "none" removes a key, unless it is one of the key's own values, as in engine.offload.
     if value == "none" and "none" not in choices_of(keys, schema):
@@ -131,25 +129,13 @@ def apply_override(content: dict[str, Any], override: str, schema: type[Section]
         table[keys[-1]] = parse_value(keys, value, schema)
 
 
-def _sections_of(key: str, schema: type[Section]) -> str:
-    """Return a hint at the sections that have a key which was given without one."""
-    full_names = keys_called(key, schema)
-    return f" Did you mean {' or '.join(full_names)}?" if full_names else ""
-
-
 def keys_called(key: str, schema: type[Section] = Recipe) -> list[str]:
     """Return the full names of the keys with this name in any section. Example: "lr" -> ["optimizer.lr"]."""
     sections = [name for name in schema.model_fields if name != "phases"]  # of which single keys cannot be set
     return [f"{name}.{key}" for name in sections if annotation_of([name, key], schema) is not None]
 
 
-def _is_value(key: str, schema: type[Section]) -> bool:
-    """Return whether a top-level key of a file holds a value and not a table."""
-    annotation = annotation_of([key], schema)
-    return annotation is not None and section_in(annotation) is None and get_origin(annotation) is not dict
-
-
-def parse_value(keys: list[str], value: str, schema: type[Section] = Recipe) -> Any:
+def parse_value(keys: list[str], value: str, schema: type[Section]) -> Any:
     """Return a value as TOML reads it, or the string itself if it is not valid TOML.
 
     keys: the parts of the key's full name. A key that takes text gets text: `run.output=2026-11-21` names a folder, not
@@ -186,19 +172,19 @@ def check_bare(key: str, value: str, may_be_list: bool) -> None:
         )
 
 
-def takes_text(keys: list[str], schema: type[Section] = Recipe) -> bool:
+def takes_text(keys: list[str], schema: type[Section]) -> bool:
     """Return whether a key accepts any string and does not accept a number."""
     kinds = kinds_in(annotation_of(keys, schema))
     return str in kinds and int not in kinds
 
 
-def choices_of(keys: list[str], schema: type[Section] = Recipe) -> set[Any]:
+def choices_of(keys: list[str], schema: type[Section]) -> set[Any]:
     """Return the literal values that the schema lists for a key, or an empty set."""
     literals = [kind for kind in kinds_in(annotation_of(keys, schema)) if get_origin(kind) is Literal]
     return {choice for literal in literals for choice in get_args(literal)}
 
 
-def annotation_of(keys: list[str], schema: type[Section] = Recipe) -> Any:
+def annotation_of(keys: list[str], schema: type[Section]) -> Any:
     """Return the type annotation of a schema's key, or None if there is no such key."""
     annotation: Any = schema
     for key in keys:
@@ -296,7 +282,6 @@ class _WrongKey:
 
 
 def _explain(faults: list[Any], wrong: _WrongKey) -> str:
-    """Return pydantic's errors about one key as a sentence about the file."""
     fault = faults[0]
     if fault["type"] == "extra_forbidden":
         hint = nearest_name(wrong.key, wrong.section.model_fields).replace("mean ", f"mean {wrong.table}")
@@ -317,7 +302,6 @@ def _explain(faults: list[Any], wrong: _WrongKey) -> str:
 
 
 def _message(fault: Any) -> str:
-    """Return what is wrong with a value, such as "expected a whole number"."""
     if fault["type"] == "literal_error":
         return f"expected {fault['ctx']['expected']}"
 

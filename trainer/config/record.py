@@ -97,14 +97,11 @@ def public_recipe(recipe: Recipe) -> str:
 def public_changes(changes: list[RecipeChange]) -> list[RecipeChange]:
     """Return the changes of keys that `public_recipe` shows."""
 
-    def is_public(key: str) -> bool:
-        return key.rpartition(".")[2] not in PATH_KEYS and not key.startswith("deepspeed.")
-
-    return [change for change in changes if is_public(change.key)]
+    shown = [change for change in changes if not change.key.startswith("deepspeed.")]
+    return [change for change in shown if change.key.rpartition(".")[2] not in PATH_KEYS]
 
 
 def _without_paths(content: Any) -> Any:
-    """Return tables, and tables in lists, without the keys that hold paths."""
     if isinstance(content, dict):
         return {key: _without_paths(value) for key, value in content.items() if key not in PATH_KEYS}
     if _is_list_of_tables(content):

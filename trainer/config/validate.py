@@ -36,7 +36,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     """Check the recipe of a run, or of one phase. path: names the recipe in messages. Raises UsageError."""
     refuse(faults_of_places(recipe), path)
     refuse(faults_of_engine(recipe), path)
-    check_model(recipe.model, path)
+    refuse(faults_of_model(recipe.model), path)
     refuse(faults_of_first_weights(recipe.model), path)
     refuse(faults_of_objective(recipe), path)
     refuse(faults_of_data(recipe), path)
@@ -44,7 +44,7 @@ def check_recipe(recipe: Recipe, path: str) -> None:
     refuse(faults_of_ramp(recipe.batch, recipe.run.max_steps), path)
     refuse(faults_of_length(recipe), path)
     refuse(faults_of_hours(recipe), path)
-    check_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps, path)
+    refuse(faults_of_schedule(recipe.optimizer, recipe.schedule, recipe.run.max_steps), path)
     refuse(faults_of_masking(recipe), path)
 
 
@@ -233,11 +233,6 @@ def faults_of_hours(recipe: Recipe) -> Faults:
         )
 
 
-def check_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int, where: str) -> None:
-    """Check that the parts of a schedule over `max_steps` steps fit together. Raises UsageError."""
-    refuse(faults_of_schedule(optimizer, schedule, max_steps), where)
-
-
 def faults_of_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, max_steps: int) -> Faults:
     """The parts of a schedule over `max_steps` steps must fit together."""
     if schedule.warmup_steps and schedule.warmup_ratio:
@@ -263,11 +258,6 @@ def faults_of_schedule(optimizer: OptimizerSection, schedule: ScheduleSection, m
 
 
 # The table [model]
-
-
-def check_model(model: ModelSection, where: str) -> None:
-    """Check that the network can be built. Raises UsageError."""
-    refuse(faults_of_model(model), where)
 
 
 def faults_of_model(model: ModelSection) -> Faults:

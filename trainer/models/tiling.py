@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from schemas.errors import UsageError
 from schemas.vocabulary import Vocabulary
 from trainer.config.schema import ModelSection
-from trainer.config.validate import check_model
+from trainer.config.validate import faults_of_model, refuse
 from trainer.models.electra import parts_of
 from trainer.models.families import encoder_shape
 from trainer.models.hf_config import REQUIRED, model_of_folder
@@ -45,7 +45,7 @@ def tile_model(model: PretrainingModel, section: ModelSection, folder: str, voca
     """
     sizes = {key: size for key, size in model_of_folder(folder).items() if key in (*GROWING, "generator_size")}
     small_section = section.model_copy(update=sizes)
-    check_model(small_section, f"model.tile_from {folder}")
+    refuse(faults_of_model(small_section), f"model.tile_from {folder}")
     small = model_of(encoder_shape(small_section, vocabulary.size, vocabulary.special_id("mask")))
     parts = [(part, parts_of(small)[name]) for name, part in parts_of(model).items() if Path(folder, name).exists()]
     for part, small_part in parts:

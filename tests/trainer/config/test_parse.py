@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from trainer.config.load import load_recipe
-from trainer.config.parse import apply_override
+from trainer.config.parse import apply_overrides
 from trainer.config.record import dump_recipe
 from trainer.config.schema import Recipe
 from trainer.finetune.task import Task
@@ -161,7 +161,7 @@ def test_a_text_key_takes_words_that_look_like_numbers(change: str, section: str
 
 def test_a_table_is_written_as_in_toml() -> None:
     content: dict[str, Any] = {}
-    apply_override(content, 'data.extra={easy="a.jsonl"}', Task)
+    apply_overrides(content, ['data.extra={easy="a.jsonl"}'], Task)
     assert content == {"data": {"extra": {"easy": "a.jsonl"}}}
 
 
