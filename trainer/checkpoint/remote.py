@@ -122,7 +122,7 @@ class RunUrl:
                 upload_file(path, storage.join(self.url, LOG_FILE))
 
     def _begin(self, step: int) -> None:
-        """Upload other files than checkpoints, and remove the manifest of a checkpoint that is about to be replaced."""
+        """Prepare a checkpoint's upload. If it replaces one, that is no checkpoint from now on."""
         self._send_other_files()
         manifest = storage.join(location(self.url, step), MANIFEST)
         trying(lambda: storage.remove(manifest))
@@ -249,21 +249,16 @@ def bring_other_files(url: str, run: str) -> None:
     The log and the starts may end with lines that an earlier run here could not copy. They stay.
     """
     present = storage.names(url)
-    for name in NEEDED:
+    for name in [name for name in NEEDED if name in present]:
         source, path = storage.join(url, name), Path(run, name)
-        if name in present and not (name in APPENDED and path.exists() and begins_with(path, storage.read(source))):
+        has_more = name in APPENDED and path.exists() and path.read_bytes().startswith(storage.read(source))
+        if not has_more:
             download_file(source, path)
     for name in storage.names(storage.join(url, "vocabulary")):
         download_file(storage.join(url, "vocabulary", name), Path(run, "vocabulary", name))
 
 
-def begins_with(path: Path, content: bytes) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(content)) == content
-
-
 def _manifest_at(url: str, step: int) -> bytes | None:
-    """Return the manifest of a checkpoint at a URL, or None if it has none."""
     try:
         return storage.read(storage.join(location(url, step), MANIFEST))
     except DataError:

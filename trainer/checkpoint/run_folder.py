@@ -65,7 +65,12 @@ def claim(run: str) -> BaseFileLock:
     Raises UsageError if the folder holds other files than a run's, before anything is changed there. Otherwise raises
     as `hold`.
     """
-    check_run_folder(run)
+    names = _names(run)
+    if names and not _is_of_a_run(run, names):
+        raise UsageError(
+            f"run.output {run} holds files of something else ({', '.join(sorted(names)[:3])}). Choose a new or empty "
+            "folder, or that of a run."
+        )
     lock = hold(run, "run.output")
     try:
         checkpoints = Path(run, CHECKPOINTS_FOLDER)
@@ -109,18 +114,7 @@ def remove_empty(run: str) -> None:
         Path(run).rmdir()
 
 
-def check_run_folder(run: str) -> None:
-    """Raise UsageError if a folder holds other files than a run's."""
-    names = _names(run)
-    if names and not _is_of_a_run(run, names):
-        raise UsageError(
-            f"run.output {run} holds files of something else ({', '.join(sorted(names)[:3])}). Choose a new or empty "
-            "folder, or that of a run."
-        )
-
-
 def _is_of_a_run(run: str, names: set[str]) -> bool:
-    """Return whether a folder that holds these names was written by a run."""
     # A file that cannot be read, or is not text or JSON, is no evidence of a run.
     with contextlib.suppress(OSError, ValueError):
         lock = Path(run, RUN_LOCK_FILE)
@@ -227,7 +221,6 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
 
 
 def _check_shared(run: str, mark_name: str, rank: int, leader: int) -> None:
-    """Raise UsageError on a rank that does not see the mark in the folder of `leader`."""
     if not Path(run, mark_name).exists():
         raise UsageError(
             f"Rank {rank} on {socket.gethostname()} does not see {run} of rank {leader}. Ranks write into one folder: "

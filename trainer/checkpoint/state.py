@@ -204,7 +204,6 @@ def _by_recipe_key(values: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 
 def _data_text(folders: list[str], fingerprints: list[str]) -> str:
-    """Return text such as `out/pairs (fingerprint 53a1...)`."""
     pairs = zip(folders, fingerprints, strict=True)
     return ", ".join(f"{folder} (fingerprint {fingerprint})" for folder, fingerprint in pairs)
 
@@ -214,13 +213,11 @@ def check_identity(path: Path, saved: dict[str, Any], now: dict[str, Any]) -> No
 
     saved, now: values by full key. path: the checkpoint.
     """
-    differences = []
-    for name in sorted({*saved, *now}):
-        before = saved.get(name)
-        after = now.get(name)
-        if before != after:
-            differences.append(f"{name} was {shown_value(before)}, is {shown_value(after)}")
-
+    differences = [
+        f"{name} was {shown_value(saved.get(name))}, is {shown_value(now.get(name))}"
+        for name in sorted({*saved, *now})
+        if saved.get(name) != now.get(name)
+    ]
     if differences:
         raise CheckpointError(
             f"{path} belongs to a run with other settings: {'; '.join(differences)}. "
