@@ -219,7 +219,6 @@ def pad_to_shape(batch: PackedBatch, shape: BatchShape, pad_id: int) -> PackedBa
 
 
 def _filler_lengths(batch: PackedBatch, shape: BatchShape) -> Tensor:
-    """Return the length of each filler sequence."""
     # For padded rows: one filler for each row that is shorter than the longest.
     if shape.padded:
         end = torch.tensor([len(batch.ids_T)])
@@ -249,7 +248,6 @@ def _double_until(expected: int, needed: int) -> int:
 
 
 def _extend(values: Tensor, count: int, value: int) -> Tensor:
-    """Append `value` `count` times."""
     return torch.cat([values, values.new_full((count,), value)])
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from schemas import shards, storage
 from schemas.errors import DataError
-from schemas.manifest import Manifest, Shard, read_manifest
+from schemas.manifest import Manifest, read_manifest
 from schemas.ragged import Ints
 from schemas.row_checks import PairLimits, check_pairs, check_row_count, read_pairs_vocabulary
 from schemas.shards import read_shard_bytes
@@ -35,15 +35,16 @@ from trainer.data.rows import Block, ShardRows, rows_from_table, stored_masks_fr
 from trainer.data.shared import open_shared
 from trainer.logs import logger
 
-CACHE_FOLDER = "~/.cache/clozeline"
-CACHE_BYTES = 50 * 10**9
+BYTES_PER_GIGABYTE = 10**9
 
 
 class PairFolder:
     """A finished folder of pairs: its manifest, its vocabulary, and the rows of its shards."""
 
-    def __init__(self, folder: str, cache: str = CACHE_FOLDER, cache_bytes: int = CACHE_BYTES, run: str | None = None):
-        """Open a folder. Shards of a remote one (s3://, gs://) are copied to the folder `cache`, up to `cache_bytes`.
+    def __init__(
+        self, folder: str, cache: str = "~/.cache/clozeline", cache_gigabytes: float = 50, run: str | None = None
+    ):
+        """Open a folder. Shards of a remote one (s3://, gs://) are copied to the folder `cache`, up to this size.
 
         run: any name. Ranks of a node that pass the same one share what they read; with None, nothing is shared.
         Raises DataError if the folder is not finished, or its vocabulary is not the one its manifest names.
@@ -58,7 +59,8 @@ class PairFolder:
 
         self._remote: RemoteShards | None = None
         if not storage.is_local(folder):
-            self._remote = RemoteShards(folder, self.manifest.shards, cache, cache_bytes)
+            max_bytes = int(cache_gigabytes * BYTES_PER_GIGABYTE)
+            self._remote = RemoteShards(folder, self.manifest.shards, cache, max_bytes)
 
         self.blocks_ahead = 1
         """How many blocks are read ahead: as many as a global batch touches."""
@@ -152,17 +154,10 @@ class PairFolder:
 
         check_row_count(table, path, shard.rows)
         check_pairs(table, path, self._limits)
-        self._check_fingerprint(batches, shard, path)
-        return table
-
-    def _check_fingerprint(self, table: pa.Table, shard: Shard, path: str) -> None:
-        """Raise DataError if the rows are not those that the manifest's fingerprint names.
-
-        This is checked once for each sha256, because equal bytes hold equal rows.
-        """
-        if shard.sha256 not in self._verified_shards:
-            shards.check_fingerprint(table, path, shard.fingerprint)
+        if shard.sha256 not in self._verified_shards:  # equal bytes hold equal rows
+            shards.check_fingerprint(batches, path, shard.fingerprint)
             self._verified_shards.add(shard.sha256)
+        return table
 
 
 def rows_by_length(manifests: Iterable[Manifest]) -> Ints:
@@ -187,9 +182,6 @@ def mean_seen(manifests: Iterable[Manifest]) -> float:
 
 
 # The folders of a recipe
-
-
-BYTES_PER_GIGABYTE = 10**9
 
 
 def open_folders(recipe: Recipe) -> list[PairFolder]:
@@ -220,8 +212,7 @@ def warn_of_mixed_labels(folders: list[PairFolder]) -> None:
 
 def open_folder(recipe: Recipe, folder: str) -> PairFolder:
     """Open a folder of pairs as a run of this recipe reads it: through the recipe's cache, and once per node."""
-    cache_bytes = int(recipe.data.cache_gigabytes * BYTES_PER_GIGABYTE)
-    return PairFolder(folder, recipe.data.cache, cache_bytes, run=recipe.run.output)
+    return PairFolder(folder, recipe.data.cache, recipe.data.cache_gigabytes, run=recipe.run.output)
 
 
 def check_data_vocabulary(folder: PairFolder, path: str) -> None:

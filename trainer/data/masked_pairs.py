@@ -108,7 +108,6 @@ class MaskedPairs(Dataset[dict[str, Tensor]]):
         return [row for run in runs for row in run]
 
     def _between(self, first: int, last: int) -> list[dict[str, Tensor]]:
-        """Return the rows at places first to last - 1 of the epoch."""
         start = int(self._epoch) * self._rows
         (batch,) = self._stream().micro_batches_at([(start + first, start + last)], 0)
         return _features(batch, self._pair_label)
@@ -124,7 +123,6 @@ class MaskedPairs(Dataset[dict[str, Tensor]]):
 
 
 def _features(batch: PackedBatch, pair_label: str | None) -> list[dict[str, Tensor]]:
-    """Return the rows of a batch, each as inputs and labels of a model. pair_label: its name, None without pairs."""
     labels_T = torch.full_like(batch.ids_T, IGNORE_INDEX)
     labels_T[batch.masked_positions_K] = batch.labels_K
     columns = {"input_ids": batch.ids_T, "labels": labels_T}

@@ -96,7 +96,6 @@ class NodeCache:
             raise
 
     def _reserve(self, partial: str, size: int) -> BufferedWriter | None:
-        """Create and open a partial file, or return None if there is no room for it."""
         with self.lock(FOLDER_LOCK):
             if not self._make_room(size):
                 return None

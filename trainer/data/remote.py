@@ -110,7 +110,6 @@ class RemoteShards:
         return None
 
     def _download(self, shard: Shard) -> bytes:
-        """Return a shard's bytes from the store. What may be temporary is tried again."""
         url = storage.join(self._folder, shard.path)
         what = f"{url}, a shard of {shard.bytes:,} bytes,"
         failure = Exception()
@@ -171,7 +170,6 @@ class RemoteShards:
         return data
 
     def _next_piece(self, answers: SimpleQueue[bytes | Exception]) -> bytes:
-        """Wait for the next answer of a store, and return or raise it."""
         deadline = time.monotonic() + STORE_TIMEOUT
         while time.monotonic() < deadline:
             self._pause(0)
@@ -183,13 +181,11 @@ class RemoteShards:
         raise TimeoutError(f"no answer for {STORE_TIMEOUT:g} seconds")
 
     def _pause(self, seconds: float) -> None:
-        """Sleep. Raises ClosedError as soon as the shards are closed."""
         if self._closing.wait(seconds):
             raise ClosedError("the shards were closed")
 
     @contextlib.contextmanager
     def _cache_errors(self) -> Iterator[None]:
-        """Turn errors of the cache folder into errors that a user can act on."""
         try:
             yield
         except OSError as error:

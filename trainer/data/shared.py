@@ -148,7 +148,6 @@ class SharedShards:
         return decode(place)
 
     def _mapped(self, key: str) -> ShardRows | None:
-        """Return a shard that a rank has added; None if there is none."""
         path = self._cache.find(key)
         if path is None:
             return None
@@ -202,7 +201,6 @@ def open_shared(name: str) -> SharedShards | None:
 
 
 def log_not_shared(reason: OSError) -> None:
-    """Log on this rank that shards are not shared, and what to do."""
     path = f"{reason.filename}: " if reason.filename else ""
     logger.info(
         "Ranks of this node cannot share decoded shards: %s. Each rank reads all shards itself, which takes more CPU "
@@ -253,7 +251,6 @@ def _check_private(path: str) -> None:
 
 
 def to_arrays(shard: ShardRows) -> dict[str, NDArray[Any]]:
-    """Return a shard's rows and stored masks as plain arrays, by name."""
     arrays = {**vars(shard.rows)}
     if shard.stored is not None:
         arrays["mask_positions"] = shard.stored.positions

@@ -265,7 +265,6 @@ class Stream:
         return redraw_order(rows, chosen.keys_B, self._vocabulary.separators)
 
     def _pack(self, chosen: list[ChosenRows], rows: PairRows, number: int) -> PackedBatch:
-        """Return the rows as a batch with the labels of the stream's objective."""
         if self._format.causal:
             return pack_causal(rows)
 

@@ -300,7 +300,6 @@ class StableAdamW(WholeTensorOptimizer):
 
 
 def _root_ratio(weight: Tensor, moments: Moments, eps: float) -> Tensor:
-    """Return g / max(sqrt(v), eps) for each element."""
     assert weight.grad is not None
     root_of_v = moments.v.sqrt().div_(moments.divisor_of_v**0.5).clamp_(min=eps)
     return root_of_v.reciprocal_().mul_(weight.grad)
