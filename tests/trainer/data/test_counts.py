@@ -28,7 +28,6 @@ from trainer.data.counts import (
     UNIGRAM_FILE,
     WordFrequencies,
     count_sample,
-    open_statistics,
     recorded_counts,
     sampled_tables,
     sampled_unigrams,
@@ -115,10 +114,6 @@ def test_counts_of_another_vocabulary_are_refused(use: Callable, byte_rows: Path
     recipe = load_recipe(TINY, [f"data.statistics={counted}"])
     with pytest.raises(DataError, match=r"data\.statistics .* counts the tokens of vocabulary .* but the pairs have"):
         use(recipe, [opened(byte_rows)])
-
-
-def test_a_recipe_without_counts_opens_none(pairs: Path, opened: Open) -> None:
-    assert open_statistics(load_recipe(TINY, []), opened(pairs).vocabulary) is None
 
 
 def plain_count(folder: PairFolder) -> list[int]:

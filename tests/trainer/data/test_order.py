@@ -51,23 +51,6 @@ def test_seed_data_and_epoch_change_the_order() -> None:
     assert len({str(order) for order in orders}) == 4
 
 
-@given(rows=SHARDS, size=st.integers(1, 200), seed=st.integers(0, 5))
-@settings(max_examples=100)
-def test_batches_of_tokens_hold_every_row_once_an_epoch(rows: list[int], size: int, seed: int) -> None:
-    """Cut anywhere by tokens: each row is in one batch, which exceeds its size by less than a row."""
-    lengths = [np.random.default_rng(shard).integers(5, 40, n) for shard, n in enumerate(rows)]
-    tokens = [int(part.sum()) for part in lengths]
-    order = Order(rows, "f", seed, tokens, lambda block: np.concatenate([lengths[shard] for shard in block]))
-    seen = []
-    first = 0
-    while first < 2 * order.epoch_size:
-        batch = rows_at(order, first, min(size, 2 * order.epoch_size - first), rows).tolist()
-        assert sum(lengths[shard][row] for _, shard, row in batch) < size + 40
-        seen += batch
-        first += size
-    assert sorted(seen) == [[epoch, shard, row] for epoch in (0, 1) for shard, n in enumerate(rows) for row in range(n)]
-
-
 PlainRow = tuple[int, tuple[int, ...], int, int]
 """(epoch, shards of the block, number of the row in the block, place in the epoch where the row begins)."""
 
@@ -262,13 +245,3 @@ def test_places_are_those_of_the_earliest_rows(weights: list[int], n: int, step:
     nothing: Any = None
     sources = [Source(nothing, nothing, weight) for weight in weights]
     assert rows_of_step(sources, step, size) == list(zip(counts(step * size), counts((step + 1) * size), strict=True))
-
-
-@given(st.lists(st.integers(1, 50_000), min_size=1, max_size=5))
-@settings(max_examples=60)
-def test_weights_keep_their_proportions(thousandths: list[int]) -> None:
-    decimals = [number / 1000 for number in thousandths]
-    exact = [Fraction(str(weight)) for weight in decimals]
-    whole = integer_weights([], decimals, by_tokens=False)
-    assert all(isinstance(weight, int) for weight in whole)
-    assert [weight * exact[0] for weight in whole] == [whole[0] * weight for weight in exact]

@@ -126,21 +126,6 @@ def test_targets_and_order_are_those_of_a_plain_loop(vocabulary: Vocabulary, bat
         assert order.tolist() == order_of_row(row, key, expected)
 
 
-@settings(max_examples=20)
-@given(batch=BATCH, kind=st.sampled_from(KINDS))
-def test_a_row_s_draws_do_not_depend_on_its_neighbors(vocabulary: Vocabulary, batch, kind) -> None:
-    masking = Masking(kind, 0.2)
-    together = draw_targets(
-        rows_of([row for row, _ in batch], [key for _, key in batch], vocabulary), masking, vocabulary
-    )
-    apart = [draw_targets(rows_of([row], [key], vocabulary), masking, vocabulary) for row, key in batch]
-    starts = offsets_of(np.array([len(row) for row, _ in batch]))
-    assert together.positions_K.tolist() == [
-        int(p) for one, start in zip(apart, starts, strict=False) for p in one.positions_K + start
-    ]
-    assert together.order_T.tolist() == [int(o) for one in apart for o in one.order_T]
-
-
 LENGTH = 512
 ROWS = 300
 
@@ -170,11 +155,3 @@ def test_every_order_is_as_likely(vocabulary: Vocabulary) -> None:
     orders = found.order_T.reshape(-1, 4)
     _, counts = np.unique(orders, axis=0, return_counts=True)
     assert len(counts) == 24 and counts.min() > 190 and counts.max() < 310
-
-
-def test_rows_without_a_word_have_no_target(vocabulary: Vocabulary) -> None:
-    rows = rows_of([["[UNK]", "[SEP]", "[CLS]"], ["[SEP]"]], [1, 2], vocabulary)
-    for kind in KINDS:
-        found = draw_targets(rows, Masking(kind, 1 / 6), vocabulary)
-        assert len(found.positions_K) == 0 and found.offsets_B1.tolist() == [0, 0, 0]
-        assert found.order_T[0] == SEEN_BY_ALL and sorted(found.order_T[1:3]) == [0, 1] and found.order_T[3] == 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from itertools import chain
 from math import gcd
 from pathlib import Path
 
@@ -81,16 +79,6 @@ def test_ranks_and_resumes_change_no_batch(pairs: Path, changes: tuple[str, ...]
     alone = batches(recipe, 1, range(10))
     assert batches(recipe, 2, range(10)) == alone
     assert batches(recipe, 3, range(4, 10)) == {step: alone[step] for step in range(4, 10)}
-
-
-def test_batches_of_a_ramp_take_each_row_in_turn(pairs: Path) -> None:
-    """Their rows are those of full batches over as many rows, masks too."""
-    grown = batches(recipe_of(pairs, *ROWS), 1, range(7))
-    sizes = [len(rows) for rows in grown.values()]
-    assert sizes == [6, 6, 6, 12, 12, 18, 18]
-
-    full = batches(recipe_of(pairs, "batch.global_batch=6", "batch.micro_batch=6"), 1, range(sum(sizes) // 6))
-    assert Counter(chain(*grown.values())) == Counter(chain(*full.values()))
 
 
 @pytest.mark.parametrize(

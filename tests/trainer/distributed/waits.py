@@ -5,16 +5,12 @@ lead, because the host must wait until the device has computed it. On a CPU noth
 so they can be counted there:
 
     reads            a tensor's value becomes a Python number, a list or a NumPy array, or decides a shape
-    synchronizations the host waits for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a stream,
-                     an event, or a copy between host and device that is not asynchronous
+    synchronizations the host waits for the device (DeepSpeed's accelerator, torch.cuda, torch.accelerator), a stream
+                     or an event
     collectives      operators of torch.distributed, by name
 
-Functions that wait are replaced by stand-ins that only count, since a CPU has nothing to wait for. On a CPU all tensors
-are on one device, so a copy between host and device is counted only if a test uses torch's device "meta" in place of a
-GPU. Functions that were imported under another name before counting began are not counted either.
-
-Only calls of the calling thread are counted, except that stand-ins count in all threads. Code that reads tensors which
-are on the host by design must use NumPy views, which this module does not count.
+Only calls of the calling thread are counted, except for synchronizations. Code that reads tensors which are on the host
+by design must use NumPy views, which this module does not count.
 """
 
 from __future__ import annotations
@@ -37,13 +33,10 @@ READING_METHODS = ("item", "tolist", "numpy", "cpu", "__bool__", "__float__", "_
 READING_OPERATORS = ("nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim", "unique_consecutive")
 """ATen operators that return a Python bool, or a tensor whose shape depends on values."""
 
-COPYING_OPERATORS = ("_to_copy", "copy_")
-"""ATen operators that can copy a tensor to another device."""
-
 
 @dataclass
 class Waits:
-    """The counts: calls by kind. The kinds of synchronizations are "device", "stream", "event" and "copy"."""
+    """The counts: calls by kind. The kinds of synchronizations are "device", "stream" and "event"."""
 
     reads: Counter[str] = field(default_factory=Counter)
     synchronizations: Counter[str] = field(default_factory=Counter)
@@ -80,41 +73,12 @@ class _CountedOperators(TorchDispatchMode):
         self._waits = waits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.split("::")
-        namespace, operator = name[0], name[1]
+        namespace, operator = func._schema.name.split("::")[:2]
         if namespace == "c10d":
             self._waits.collectives[operator.rstrip("_")] += 1
         elif operator in READING_OPERATORS:
             self._waits.reads[operator] += 1
-        elif operator in COPYING_OPERATORS and _is_waited_for(operator, args, kwargs or {}):
-            self._waits.synchronizations["copy"] += 1
         return func(*args, **(kwargs or {}))
-
-
-def _is_waited_for(operator: str, args: Any, kwargs: Any) -> bool:
-    """Return whether a call of a copying operator copies between devices and makes the host wait."""
-    if operator == "copy_":
-        target, source = args[0].device, args[1]
-        is_asynchronous = args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
-    else:
-        source = args[0]
-        target = torch.device(kwargs.get("device") or source.device)
-        is_asynchronous = kwargs.get("non_blocking", False)
-    is_pinned = source.device.type == "cpu" and source.is_pinned()
-    return host_waits_for_copy(source.device.type, target.type, is_pinned, is_asynchronous)
-
-
-def host_waits_for_copy(source: str, target: str, is_pinned: bool, is_asynchronous: bool) -> bool:
-    """Return whether the host waits for a copy.
-
-    source, target: device types, such as "cuda". is_pinned: whether a source on the host is in pinned memory.
-    is_asynchronous: whether the copy has non_blocking=True. From memory that is not pinned the host waits anyway.
-    """
-    if source == target:
-        return False
-    if source == "cpu":
-        return not (is_pinned and is_asynchronous)
-    return target == "cpu" and not is_asynchronous
 
 
 @contextlib.contextmanager
@@ -127,9 +91,8 @@ def _synchronizations_counted(waits: Waits) -> Iterator[None]:
 
         return count
 
-    accelerator: Any = get_accelerator()
     places = [
-        (type(accelerator), "device"),
+        (type(get_accelerator()), "device"),
         (torch.cuda, "device"),
         (torch.accelerator, "device"),
         (torch.cuda.Stream, "stream"),

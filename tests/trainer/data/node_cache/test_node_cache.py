@@ -63,17 +63,6 @@ def test_what_a_killed_writer_reserved_is_free_again(make: Make, tmp_path: Path)
     assert held(place) == [NAMES[0]]
 
 
-def test_an_open_file_outlives_its_removal(tmp_path: Path) -> None:
-    cache = NodeCache(str(tmp_path), 2, time.sleep)
-    first, second = "a" * 64, "b" * 64
-    with cache.lock(first):
-        cache.add(first, b"12")
-    with open(cache.path(first), "rb") as file:
-        with cache.lock(second):
-            cache.add(second, b"34")
-        assert cache.find(first) is None and file.read() == b"12"
-
-
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError("no")
