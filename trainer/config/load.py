@@ -20,8 +20,8 @@ from schemas.urls import normal
 from trainer.config.parse import Origin, apply_overrides, parse_recipe, parse_section
 from trainer.config.phases import phase_recipe
 from trainer.config.schema import Recipe
-from trainer.config.sections import START_KEYS, ModelSection
-from trainer.config.validate import DRAWN_STARTS, check_phases, check_recipe
+from trainer.config.sections import DRAWN_STARTS, START_KEYS, ModelSection
+from trainer.config.validate import check_phases, check_recipe
 from trainer.logs import rank_of_process
 
 RECIPES = files("trainer").joinpath("recipes")

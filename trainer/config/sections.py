@@ -50,16 +50,10 @@ def check_replacement(value: str) -> str:
 
 Replacement = Annotated[str, AfterValidator(check_replacement)]
 
-START_KEYS = frozenset(
-    {
-        "init_from",
-        "tile_from",
-        "initial_embeddings",
-        "initial_embedding_std",
-        "initial_attention",
-        "initial_head",
-    }
-)
+DRAWN_STARTS = ("initial_embeddings", "initial_attention", "initial_head")
+"""Keys of [model] that replace drawn weights, unless they are "random"."""
+
+START_KEYS = frozenset({"init_from", "tile_from", "initial_embedding_std", *DRAWN_STARTS})
 """Keys that affect only the weights of step 0. They may differ when a run resumes or is exported."""
 
 

@@ -11,14 +11,11 @@ from schemas.errors import UsageError
 from schemas.storage import is_local
 from schemas.urls import READ_ONLY
 from trainer.config.schema import BatchSection, Recipe
-from trainer.config.sections import ModelSection, OptimizerSection, ScheduleSection
+from trainer.config.sections import DRAWN_STARTS, ModelSection, OptimizerSection, ScheduleSection
 from trainer.models.families import FAMILIES_WITH, GENERATOR_SIZE, ROTATED_FAMILIES, generator_sizes
 
 LOWEST_STAGE_FOR_OFFLOAD = {"none": 0, "optimizer": 1, "parameters": 3}
 """The lowest engine.zero_stage that supports each engine.offload."""
-
-DRAWN_STARTS = ("initial_embeddings", "initial_attention", "initial_head")
-"""Keys of [model] that replace drawn weights, unless they are "random"."""
 
 FEWEST_WARMUP_STEPS = 8
 """The shortest warm-up in which the speed of a run with run.max_hours can be measured."""
