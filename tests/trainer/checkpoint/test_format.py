@@ -1,6 +1,7 @@
 """Publishing, verifying and pruning checkpoints, file by file; whole resumes are tested in test_train."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,11 @@ from trainer.checkpoint.format import (
     fault_of_checkpoint,
     steps_saved,
 )
-from trainer.checkpoint.state import read_state
+from trainer.checkpoint.state import identity, read_state
 from trainer.checkpoint.write import prune, publish
+from trainer.config.load import load_recipe
+from trainer.config.phases import phases_of
+from trainer.data.folder import PairFolder
 
 
 def test_published_checkpoints_verify_and_the_newest_is_taken(tmp_path: Path) -> None:
@@ -51,14 +55,6 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path, damage: str) -> 
     assert found is not None
     assert found.path == checkpoint_path(str(tmp_path), 10)
     assert str(file) in found.faults[0]
-
-
-def test_when_none_verifies_the_run_does_not_start_over(tmp_path: Path) -> None:
-    (saved(tmp_path, 10) / "state.json").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"No checkpoint of .* verifies: .*state\.json is missing.* Restore these files"
-    ):
-        found_in(tmp_path)
 
 
 def names(run: Path) -> list[str]:
@@ -163,3 +159,13 @@ def test_a_state_of_another_form_is_refused(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text('{"step": 1}')
     with pytest.raises(CheckpointError, match="not a state of this version"):
         read_state(tmp_path)
+
+
+def test_a_stated_vocabulary_size_does_not_change_which_run_it_is(pairs: Path) -> None:
+    """model.vocab_size is only compared with the pairs, so it may be added or left out when a run is resumed."""
+    identities = []
+    with closing(PairFolder(str(pairs))) as folder:
+        for changes in ([], [f"model.vocab_size={folder.vocabulary.size}"]):
+            recipe = load_recipe("tiny", [f"data.pairs={pairs}", *changes])
+            identities.append(identity(recipe, phases_of(recipe)[0], [folder]))
+    assert identities[0] == identities[1]

@@ -7,7 +7,7 @@ import pytest
 
 from schemas.errors import StorageError, UsageError
 from trainer.config.document import ROBERTA_BASE, shipped_recipe
-from trainer.config.load import load_recipe, read_recipe, recipe_comment, recipe_description, recipe_names, recipe_text
+from trainer.config.load import load_recipe, read_recipe, recipe_description, recipe_names, recipe_text
 from trainer.config.sections import MaskingSection
 
 RECIPES = Path("trainer/recipes").absolute()
@@ -173,11 +173,6 @@ def test_every_recipe_with_fixed_shapes_compiles() -> None:
     for name in recipe_names():
         recipe = shipped_recipe(name)
         assert recipe.batch.shape != "fixed" or recipe.engine.compile == "auto", name
-
-
-def test_comments_are_found_by_their_label() -> None:
-    assert recipe_comment("bert_base", "Pairs") == "--objective nsp --max_length 128."
-    assert recipe_comment("bert_base", "Pair") == ""
 
 
 def test_a_file_comes_before_a_shipped_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
