@@ -201,9 +201,7 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["pictures"], "pictures holds no text that can be read: 1 x an image."),
         (["my texts", "--output", "s3://bucket/out"], "is a URL"),
-        (["."], "--output out is in the folder ., whose files are all read."),
         (["blank"], "blank holds no text that can be read: 1 x text without text, 1 x an image."),
         (["cut"], "cut/b.parquet is not a readable Parquet file"),
         (["cut"], "cut/a.pdf: document that cannot be read. Repair the file"),
@@ -213,10 +211,8 @@ def test_it_continues_where_it_was_interrupted(folder: Path, run: Run, number: i
     ],
 )
 def test_a_mistake_is_one_line(folder: Path, words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pictures").mkdir()
     Path("blank").mkdir()
-    for other in ("pictures", "blank"):
-        shutil.copy(folder / "cover.png", other)
+    shutil.copy(folder / "cover.png", "blank")
     Path("blank/empty.txt").touch()
     for other, text in (
         ("short/a.txt", "The river is long. It is not wide."),
