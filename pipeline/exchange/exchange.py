@@ -73,9 +73,10 @@ class Written:
     elements: Elements
 
 
-def numbered_index(report: Report, number: str, index: str) -> tuple[int, list]:
-    """Return an element of `Written` from a report: the values of two of its fields."""
-    return report[number], report[index]
+def numbered_index(report: Report, number: str, index: str) -> Iterator[tuple[int, list]]:
+    """Yield an element of `Written` from a report: the values of two of its fields, unless the index is None."""
+    if report[index] is not None:
+        yield report[number], report[index]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ pipeline/shard/hosts.py has what is done with the counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from apache_beam.pvalue import AsSingleton, PCollection
 from pipeline.beam.steps import call_once
 from pipeline.commit.reports import Report
 from pipeline.exchange.blocks import Stream, Way
-from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written
+from pipeline.exchange.exchange import Exchange, Plan, Plans, Step, Written, numbered_index
 from pipeline.shard.hosts import HOST_BUCKETS, HOST_SCHEMA, add_domains, add_hosts, host_keys, sum_hosts
 from pipeline.shard.survey import CorpusSurvey
 
@@ -42,7 +42,7 @@ class CountDomains(beam.PTransform):
     def expand(self, runs: Any) -> PCollection:
         plans = AsSingleton(runs.pipeline | "Plan hosts" >> call_once(_plans, self.survey))
         stream = Stream(0, HOSTS, HOST_SCHEMA, host_keys, sum_hosts)
-        written = Written(stream, runs | "Host indexes" >> beam.FlatMap(_numbered_index))
+        written = Written(stream, runs | "Host indexes" >> beam.FlatMap(numbered_index, "split", "hosts"))
 
         step = Step(HOSTS, _add_bucket, HOSTS, in_pieces=True)
         return runs.pipeline | "Add hosts" >> Exchange([written], step, plans, self.way)
@@ -52,11 +52,6 @@ def _plans(survey: CorpusSurvey) -> Plans:
     needed = -(-survey.documents // DOCUMENTS_PER_BUCKET)
     buckets = min(HOST_BUCKETS, 1 << max(0, needed - 1).bit_length())
     return {HOSTS: Plan(buckets, survey.merges_runs)}
-
-
-def _numbered_index(run: Report) -> Iterator[tuple[int, list]]:
-    if run["hosts"] is not None:
-        yield run["split"], run["hosts"]
 
 
 def _add_bucket(bucket: int, read_pieces: Callable[[], Iterable[pa.Table]], details: Any) -> Report:

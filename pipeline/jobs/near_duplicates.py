@@ -149,7 +149,7 @@ class NearDuplicates:
 
     def _pair(self) -> Relayed:
         bands = Stream(0, "bands", BAND_SCHEMA, partial(_column, name="band"))
-        indexes = self._runs | "Band indexes" >> beam.Map(numbered_index, "split", "bands")
+        indexes = self._runs | "Band indexes" >> beam.FlatMap(numbered_index, "split", "bands")
         requests = Output(Stream(1, "requests", REQUEST_SCHEMA), DOCUMENTS)
 
         step = Step("near-pair", pair_bands, DOCUMENTS, [requests], in_pieces=True)
@@ -158,7 +158,7 @@ class NearDuplicates:
 
     def _send(self, requested: Relayed) -> Relayed:
         signatures = Stream(0, "signatures", SIGNATURE_SCHEMA, partial(_column, name="document"))
-        indexes = self._runs | "Signature indexes" >> beam.Map(numbered_index, "split", "signatures")
+        indexes = self._runs | "Signature indexes" >> beam.FlatMap(numbered_index, "split", "signatures")
         deliveries = Output(Stream(0, "deliveries", DELIVERY_SCHEMA), DOCUMENTS)
 
         step = Step("near-send", send_signatures, DOCUMENTS, [deliveries])

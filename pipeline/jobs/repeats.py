@@ -74,7 +74,7 @@ class DropRepeats(beam.PTransform):
         counts = self.drafts | "Counts" >> beam.Map(_counts) | "Add up" >> beam.CombineGlobally(add_counts)
         plans = AsSingleton(pbegin | "Plan" >> call_once(_plans, AsSingleton(counts)))
 
-        indexes = self.drafts | "Indexes" >> beam.Map(numbered_index, "shard", "index")
+        indexes = self.drafts | "Indexes" >> beam.FlatMap(numbered_index, "shard", "index")
         spans = Written(Stream(0, "spans", SPAN_SCHEMA, _hashes), indexes)
         repeats = Output(Stream(0, "repeats", PLACE_SCHEMA), SHARDS)
         (found,) = relay([spans], Step("repeats", find_repeats, SPANS, [repeats]), plans, self.way)

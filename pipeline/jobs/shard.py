@@ -334,7 +334,7 @@ class ShardCorpora(beam.PTransform):
     def _streams(self, runs: Any, survey: AsSingleton) -> list[Any]:
         """Return the streams of the exchange: the documents, then the ids of the documents to drop."""
         documents = documents_stream(self.job.dedup, self.job.seed, self.job.language == AUTO)
-        indexes = runs | "Indexes" >> beam.Map(numbered_index, "split", "index")
+        indexes = runs | "Indexes" >> beam.FlatMap(numbered_index, "split", "index")
         streams: list[Any] = [Written(documents, indexes)]
 
         if self.job.dedup == "minhash":
