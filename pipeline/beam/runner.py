@@ -49,22 +49,20 @@ REMOTE_ATTEMPTS = 3
 class Execution:
     """A job that Beam can build and run, more than once if needed.
 
-    kind: the kind of folder that the job makes.
     label: name of the whole graph on an engine's pages.
     graph: the job's steps.
     work: what progress is measured by.
-    estimate: returns what a dry run says about the job's size.
+    estimate: what a dry run says about the job's size.
     prepare: called once the output folder is held, before the graph runs.
     published_first: stagings of other folders that the graph makes. Each is published before the job's own.
     """
 
-    kind: FolderKind
     label: str
     graph: beam.PTransform
     options: PipelineOptions
     staging: Staging
     work: display.Work
-    estimate: Callable[[], Estimate]
+    estimate: Estimate
     prepare: Callable[[], None] = lambda: None
     published_first: tuple[Staging, ...] = ()
 
@@ -125,7 +123,7 @@ def run_job(
 
     check_engine(execution.options)
     with internals.temporary_files_removed():
-        return _run(execution, command)
+        return _run(execution, command, wanted.kind)
 
 
 def _check(execution: Execution, command: str) -> None:
@@ -137,12 +135,12 @@ def _check(execution: Execution, command: str) -> None:
             with _flags_explained(execution.options):
                 pipeline.run()  # its client translates the job and checks it, and submits nothing
 
-    print_lines(execution.estimate().lines(command, execution.work, graph))
+    print_lines(execution.estimate.lines(command, execution.work, graph))
     print_lines([f"  also writes: {storage.printable(each.output)}" for each in execution.published_first])
     tell(f"dry run. The {command} job can be built; nothing was written or removed.")
 
 
-def _run(execution: Execution, command: str) -> Manifest | None:
+def _run(execution: Execution, command: str, kind: FolderKind) -> Manifest | None:
     pipeline = execution.build()
     staging = execution.staging
     with all_held(execution.stagings) as held, _staging_of_refused_jobs_removed(staging), _truth_of(staging):
@@ -163,7 +161,7 @@ def _run(execution: Execution, command: str) -> Manifest | None:
                 if not _is_lost_after_publication(error, held[-1]):
                     raise
 
-        manifest = read_manifest(staging.output, execution.kind)
+        manifest = read_manifest(staging.output, kind)
         for each in execution.stagings:
             clean_up(each)
         return manifest

@@ -134,13 +134,12 @@ def run_counts(job: VocabJob, text: Manifest, options: PipelineOptions) -> Manif
         plan = plan_counts(job, text, ALL_RULES, options)
         count = CountWords(plan, Way(chosen_shuffle(job.shuffle, options), staging))
         return Execution(
-            kind="counts",
             label="Counts",
             graph=PublishCounts(count, provenance),
             options=options,
             staging=staging,
             work=count.work(),
-            estimate=lambda: estimate.Estimate(plan.partitions * len(ALL_RULES), estimate.COUNTS_BYTES, plan.seconds),
+            estimate=estimate.Estimate(plan.partitions * len(ALL_RULES), estimate.COUNTS_BYTES, plan.seconds),
         )
 
     # Another launcher may have made the folder since `must_count` checked.

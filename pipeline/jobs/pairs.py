@@ -192,7 +192,7 @@ def _execution(graph: WritePairs, options: PipelineOptions) -> Execution:
         output_bytes=int(work.bytes * estimate.PAIRS_SHARE),
         seconds=work.bytes / estimate.PAIRS_BYTES_PER_SECOND,
     )
-    return Execution("pairs", "Write pairs", graph, options, plan.staging, work, lambda: size)
+    return Execution("Write pairs", graph, options, plan.staging, work, size)
 
 
 @dataclass

@@ -152,13 +152,12 @@ def _execution(
 
     has_urls = any(file_range.may_have_urls for split in splits for file_range in split.ranges)
     return Execution(
-        kind="text",
         label="Shard corpora",
         graph=replace(graph, splits=len(splits), has_urls=has_urls),
         options=options,
         staging=staging,
         work=Work("split-", len(splits), graph.input_bytes),
-        estimate=lambda: _estimate(job, one_listing(listings).files),
+        estimate=_estimate(job, one_listing(listings).files),
         prepare=prepare,
         published_first=() if graph.held_out is None else (graph.held_out,),
     )

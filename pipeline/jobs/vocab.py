@@ -253,13 +253,12 @@ def _run_job(
         count = graph.count
         seconds = 0.0 if count is None else count.plan.seconds
         return Execution(
-            kind="vocab",
             label="Vocabulary",
             graph=graph,
             options=options,
             staging=staging,
             work=NOT_MEASURED if count is None else count.work(),
-            estimate=lambda: estimate.Estimate(1, estimate.VOCABULARY_BYTES, seconds),
+            estimate=estimate.Estimate(1, estimate.VOCABULARY_BYTES, seconds),
         )
 
     return run_job("vocab", Wanted("vocab", provenance, job.overwrite), staging, options, execution)

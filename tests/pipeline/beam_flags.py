@@ -23,4 +23,4 @@ def options_of(flags: list[str]) -> PipelineOptions:
 
 def execution_of(label: str, graph: beam.PTransform, options: PipelineOptions, staging: Staging) -> Execution:
     """Return a job of this graph, without what only a whole run needs."""
-    return Execution("text", label, graph, options, staging, NOT_MEASURED, lambda: Estimate(0, 0, 0.0))
+    return Execution(label, graph, options, staging, NOT_MEASURED, Estimate(0, 0, 0.0))
