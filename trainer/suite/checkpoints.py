@@ -69,7 +69,7 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
     content: that of results.json. Scores of other suites, of other steps in this suite, and of tasks that were left out
     this time are kept. Only a whole suite has an average, so that averages of different steps are over the same tasks.
     """
-    if plan.run is None or plan.suite is None:
+    if plan.run is None or not plan.suite.name:
         return
 
     run = plan.run

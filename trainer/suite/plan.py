@@ -40,11 +40,12 @@ FOLDERS = "folders"
 class Plan:
     """The encoders and the tasks to score them on.
 
-    probe: the task to probe. skipped: the parts of the suite whose files are missing. is_whole: whether no part was
-    left out. run: the folder of the run whose checkpoints of these steps are scored, None if the encoders are folders.
+    suite: NO_SUITE for a probe alone. probe: the task to probe. skipped: the parts of the suite whose files are
+    missing. is_whole: whether no part was left out. run: the folder of the run whose checkpoints of these steps are
+    scored, None if the encoders are folders.
     """
 
-    suite: Suite | None
+    suite: Suite
     encoders: Sequence[Encoder]
     output: Path
     seeds: int
@@ -66,7 +67,7 @@ class Plan:
 
 
 def write_tasks(plan: Plan) -> None:
-    tasks = {name: of_suite.task for name, of_suite in plan.suite.tasks.items()} if plan.suite is not None else {}
+    tasks = {name: of_suite.task for name, of_suite in plan.suite.tasks.items()}
     if plan.probe is not None:
         tasks[PROBE] = plan.probe.task
     for name, task in tasks.items():
@@ -77,12 +78,14 @@ def jobs_of(plan: Plan) -> list[Job]:
     """Return the jobs of all encoders, those that train nothing first: what they refuse is then known early."""
     jobs: list[Job] = []
     if plan.probe is not None:
-        jobs += [job_of_probe(plan, encoder) for encoder in plan.encoders]
-    if plan.suite is not None:
-        for name in plan.suite.minimal_pairs:
-            jobs += [job_of_pairs(plan, name, encoder) for encoder in plan.encoders]
-        for name, task in plan.suite.tasks.items():
-            jobs += [job_of_task(plan, name, task, encoder) for encoder in plan.encoders]
+        words = ["trainer.suite.probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
+        jobs += [frozen_job(plan, encoder, PROBE, words, shown_best_layer) for encoder in plan.encoders]
+    for name, pairs in plan.suite.minimal_pairs.items():
+        words = ["trainer.suite.minimal_pairs", "--data", plan.suite.folder]
+        words += ["--files", pairs.files, "--variant", pairs.variant]
+        jobs += [frozen_job(plan, encoder, name, words, shown_accuracy) for encoder in plan.encoders]
+    for name, task in plan.suite.tasks.items():
+        jobs += [job_of_task(plan, name, task, encoder) for encoder in plan.encoders]
     return jobs
 
 
@@ -111,28 +114,19 @@ def job_of_task(plan: Plan, name: str, task: SuiteTask, encoder: Encoder) -> Job
     )
 
 
-def job_of_pairs(plan: Plan, name: str, encoder: Encoder) -> Job:
-    assert plan.suite is not None
-    pairs = plan.suite.minimal_pairs[name]
-    words = ["trainer.suite.minimal_pairs", "--data", plan.suite.folder]
-    words += ["--files", pairs.files, "--variant", pairs.variant]
-    return frozen_job(plan, encoder, name, words, lambda: f"accuracy {plan.results(encoder, name)['accuracy']:.4f}")
+def frozen_job(
+    plan: Plan, encoder: Encoder, name: str, words: list[str], shown: Callable[[Mapping[str, Any]], str]
+) -> Job:
+    """Return a job that trains nothing.
 
-
-def job_of_probe(plan: Plan, encoder: Encoder) -> Job:
-    assert plan.probe is not None
-    words = ["trainer.suite.probe", "--task", str(plan.task_file(PROBE)), "--data", plan.probe.folder]
-    return frozen_job(plan, encoder, PROBE, words, lambda: shown_best_layer(plan.results(encoder, PROBE)))
-
-
-def frozen_job(plan: Plan, encoder: Encoder, name: str, words: list[str], score: Callable[[], str]) -> Job:
-    """Return a job that trains nothing. words: its program and flags, but those of the encoder and of the output."""
+    words: its module and flags, but those of the encoder and of the output. shown: the score of its results.
+    """
     return Job(
         name=job_name(encoder.label, name),
         words=(*words, "--output", str(plan.place(encoder, name)), *weights_flag(encoder), encoder.folder),
         needs=encoder.needs,
         is_done=lambda: plan.results(encoder, name).get("encoder") == fingerprint_of(encoder.folder),
-        score=score,
+        score=lambda: shown(plan.results(encoder, name)),
     )
 
 
@@ -163,6 +157,10 @@ def shown_score(plan: Plan, results: Mapping[str, Any], task: SuiteTask) -> str:
     """Return the mean over the seeds for a log line, such as "accuracy 0.8123", or "" if a set has no labels."""
     seeds = seeds_of(results, plan.seeds)
     return "" if unlabeled_sets(seeds, task) else f"{task.metric} {fmean(values_of(seeds, task)):.4f}"
+
+
+def shown_accuracy(results: Mapping[str, Any]) -> str:
+    return f"accuracy {results['accuracy']:.4f}"
 
 
 def shown_best_layer(results: Mapping[str, Any]) -> str:

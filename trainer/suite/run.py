@@ -30,7 +30,7 @@ from trainer.suite.encoders import Encoder, encoders_of
 from trainer.suite.jobs import Job, Scheduler, slots
 from trainer.suite.needed_files import Missing, files_of, matching, without_missing
 from trainer.suite.plan import FOLDERS, Plan, jobs_of, write_tasks
-from trainer.suite.suite_file import Suite, SuiteTask, TaskEntry, changes_for_all, open_suite, suite_names
+from trainer.suite.suite_file import NO_SUITE, Suite, SuiteTask, TaskEntry, changes_for_all, open_suite, suite_names
 from trainer.suite.suite_results import count_without_score, results_of
 from trainer.suite.tables import markdown, page
 
@@ -76,7 +76,7 @@ def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
 
 def plan_of(options: argparse.Namespace) -> tuple[Plan, list[Job]]:
     """Return the checked plan of a command line, and its jobs. Raises UsageError and DataError for wrong inputs."""
-    suite, skipped = None, []
+    suite, skipped = NO_SUITE, []
     if options.suite is None:
         check_probe_alone(options)
     else:
@@ -168,14 +168,12 @@ def inputs_of(plan: Plan) -> dict[str, Any]:
     """
     # A fine-tuning records its encoder under this name, so that neither takes the other's folder.
     inputs: dict[str, Any] = {"encoder": "those of a suite"}
-    if plan.suite is not None:
-        for name, of_suite in plan.suite.tasks.items():
-            values = inputs_of_task(of_suite.task, of_suite.folder)
-            inputs[f"task {name}"] = values | {"starts_from": of_suite.entry.starts_from}
-        for name, pairs in plan.suite.minimal_pairs.items():
-            files = digests_of(matching(plan.suite.folder, pairs.files), plan.suite.folder)
-            inputs[f"minimal pairs {name}"] = {"variant": pairs.variant, "files": files}
-
+    for name, of_suite in plan.suite.tasks.items():
+        values = inputs_of_task(of_suite.task, of_suite.folder)
+        inputs[f"task {name}"] = values | {"starts_from": of_suite.entry.starts_from}
+    for name, pairs in plan.suite.minimal_pairs.items():
+        files = digests_of(matching(plan.suite.folder, pairs.files), plan.suite.folder)
+        inputs[f"minimal pairs {name}"] = {"variant": pairs.variant, "files": files}
     if plan.probe is not None:
         inputs["probe"] = inputs_of_task(plan.probe.task, plan.probe.folder)
     for encoder in plan.encoders:

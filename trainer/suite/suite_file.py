@@ -111,6 +111,9 @@ class Suite:
         )
 
 
+NO_SUITE = Suite("", "", {}, {})
+
+
 def suite_names() -> list[str]:
     return sorted(path.stem for path in SUITES.glob(f"*{TOML}"))
 

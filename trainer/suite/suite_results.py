@@ -36,7 +36,7 @@ def results_of(plan: Plan, errors: Errors) -> dict[str, Any]:
         scores[encoder.label] = {row["name"]: cell_of(plan, row["name"], encoder, errors) for row in rows}
 
     return {
-        "suite": plan.suite.name if plan.suite is not None else None,
+        "suite": plan.suite.name or None,
         "seeds": plan.seeds,
         "encoders": [
             {"label": encoder.label, "folder": encoder.folder, "random_weights": encoder.random_weights}
@@ -53,9 +53,6 @@ def results_of(plan: Plan, errors: Errors) -> dict[str, Any]:
 
 def rows_of(plan: Plan) -> list[dict[str, Any]]:
     """Return what the table says of each task and of each set of minimal pairs, which have no sets and no seeds."""
-    if plan.suite is None:
-        return []
-
     rows = []
     for name, task in plan.suite.tasks.items():
         entry = task.entry.model_dump(include={"sets", "starts_from", "in_average"})
@@ -68,7 +65,6 @@ def rows_of(plan: Plan) -> list[dict[str, Any]]:
 
 def cell_of(plan: Plan, name: str, encoder: Encoder, errors: Errors) -> Cell:
     """Return the cell of one encoder in one row: per seed, the mean of the row's metric over its sets."""
-    assert plan.suite is not None
     error = errors.get(job_name(encoder.label, name))
     if error is not None:
         return new_cell(error=error)
@@ -124,8 +120,7 @@ def average(rows: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]) -> Cel
 
 def phenomena_of(plan: Plan, encoder: Encoder, errors: Errors) -> dict[str, Any]:
     """Return the accuracies on minimal pairs by phenomenon, for each set of minimal pairs that has a score."""
-    pairs = plan.suite.minimal_pairs if plan.suite is not None else {}
-    scored = [name for name in pairs if job_name(encoder.label, name) not in errors]
+    scored = [name for name in plan.suite.minimal_pairs if job_name(encoder.label, name) not in errors]
     return {name: plan.results(encoder, name)["phenomena"] for name in scored}
 
 

@@ -19,7 +19,7 @@ from trainer.suite.cli import main
 from trainer.suite.encoders import Encoder
 from trainer.suite.plan import PROBE, Plan, remove_if_of_another
 from trainer.suite.run import inputs_of, with_results
-from trainer.suite.suite_file import SuiteTask, TaskEntry, open_suite
+from trainer.suite.suite_file import NO_SUITE, SuiteTask, TaskEntry, open_suite
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def plan(tmp_path: Path) -> Plan:
     (tmp_path / "encoder").mkdir()
     (tmp_path / "encoder/config.json").write_text("{}")
     (tmp_path / "out").mkdir()
-    return Plan(None, [Encoder("first", str(tmp_path / "encoder"))], tmp_path / "out", 1)
+    return Plan(NO_SUITE, [Encoder("first", str(tmp_path / "encoder"))], tmp_path / "out", 1)
 
 
 def claim_with(plan: Plan, finished: bool = True) -> None:
@@ -36,7 +36,7 @@ def claim_with(plan: Plan, finished: bool = True) -> None:
     check_inputs(plan.output, with_results(plan, inputs_of(plan)), "Choose another folder.")
     record_inputs(plan.output, inputs_of(plan))
     if finished:
-        parts = [PROBE] if plan.suite is None else [*plan.suite.tasks, *plan.suite.minimal_pairs]
+        parts = plan.suite.names or [PROBE]
         for encoder, part in itertools.product(plan.encoders, parts):
             plan.place(encoder, part).mkdir(parents=True, exist_ok=True)
             (plan.place(encoder, part) / "results.json").write_text("{}")
