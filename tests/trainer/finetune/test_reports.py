@@ -14,7 +14,8 @@ import yaml
 
 from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
 from trainer.export.model_card import cell
-from trainer.finetune.outcome import PIPELINES, header_of
+from trainer.finetune.kinds import KINDS
+from trainer.finetune.outcome import header_of
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
@@ -67,7 +68,7 @@ def test_the_model_card_has_the_scores_and_how_to_load_the_model(
     results = json.loads((told / "out/results.json").read_text())
 
     front_matter = yaml.safe_load(card.split("---")[1])
-    of_task = {"library_name": "transformers", "pipeline_tag": PIPELINES[kind], "tags": ["clozeline", "bert"]}
+    of_task = {"library_name": "transformers", "pipeline_tag": KINDS[kind].pipeline, "tags": ["clozeline", "bert"]}
     assert front_matter == {"language": ["en"], "license": "mit"} | of_task
     assert f"The encoder in the folder `{described.parent.name}/encoder`, of the family bert" in card
     assert '"out/hf")  # this folder, or its name on the Hub\n' in card

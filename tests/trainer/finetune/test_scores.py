@@ -45,11 +45,8 @@ def test_questions_with_and_without_an_answer_are_scored_apart_too(spans: Kind) 
     )
 
 
-def test_questions_that_all_have_answers_are_not_divided(spans: Kind) -> None:
+def test_only_parts_of_questions_that_are_there_are_scored(spans: Kind) -> None:
     assert set(score(spans, questions("baker", "letter"), ["baker", ""])) == {"answer_f1", "exact_match"}
-
-
-def test_a_part_without_questions_has_no_score(spans: Kind) -> None:
     names = set(score(spans, questions("", ""), ["", "cat"]))
     assert names == {"answer_f1", "exact_match", "NoAns_exact", "NoAns_f1"}
 

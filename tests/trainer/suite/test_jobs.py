@@ -69,15 +69,6 @@ def test_needs_come_first_and_failures_stay_alone(program: Path) -> None:
     assert started.index("a/early") < started.index("a/late")
 
 
-def test_names_that_differ_in_a_dot_have_two_logs(program: Path) -> None:
-    jobs = [job(program, "a/b.c", "fail"), job(program, "a.b/c")]
-    found = Scheduler(jobs, [{}], program / "logs", StopRequest())
-    found.run()
-    assert found.errors == {"a/b.c": "the file is missing"}
-    assert "the file is missing" in (program / "logs/a/b.c.log").read_text()
-    assert (program / "logs/a.b/c.log").exists()
-
-
 def test_what_is_done_is_not_started_again(program: Path) -> None:
     prepared: list[str] = []
     jobs = [

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics import f1_score
 from seqeval.metrics.sequence_labeling import get_entities
-from seqeval.scheme import BILOU, IOBES
 
 from trainer.finetune.metrics.chunks import chunk_f1, chunks, have_prefixes
 from trainer.finetune.metrics.metric_table import METRICS
@@ -54,16 +53,6 @@ def test_chunks_of_one_word_and_last_words_end_in_every_scheme(middle: str, last
     guesses = [[4, 0, 1, 2, 3, 4, 3, 0]]  # of four chunks, the first and the third
     assert METRICS["chunk_f1"].function(references, references, labels) == 1.0
     assert METRICS["chunk_f1"].function(guesses, references, labels) == pytest.approx(2 * 2 / (4 + 4))
-
-
-def test_a_chunk_of_one_word_is_not_joined_with_the_next() -> None:
-    labels = ("O", "B-PER", "I-PER", "L-PER", "U-PER")
-    references, guesses = [["U-PER", "U-PER", "B-PER", "L-PER"]], [["B-PER", "L-PER", "B-PER", "L-PER"]]
-    made, given = [[[labels.index(tag) for tag in side[0]]] for side in (guesses, references)]
-    assert METRICS["chunk_f1"].function(made, given, labels) == pytest.approx(0.4)
-    assert f1_score(references, guesses, mode="strict", scheme=BILOU) == pytest.approx(0.4)
-    in_iobes = [[[tag.replace("U", "S").replace("L", "E") for tag in side[0]]] for side in (guesses, references)]
-    assert f1_score(in_iobes[1], in_iobes[0], mode="strict", scheme=IOBES) == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize(
