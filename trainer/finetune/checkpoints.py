@@ -12,9 +12,8 @@ import json
 import shutil
 from pathlib import Path
 
-from schemas import storage
 from schemas.errors import StorageError
-from trainer.finetune.inputs import read_json
+from trainer.finetune.inputs import read_json, write_json
 from trainer.logs import logger
 
 SEAL = "sha256.json"
@@ -38,7 +37,7 @@ def step_of(checkpoint: Path) -> int:
 def seal(checkpoint: Path) -> None:
     """Write the hashes of a checkpoint's files, which makes it complete. Raises OSError."""
     hashes = {path.name: hash_of(path) for path in sorted(checkpoint.iterdir()) if path.name != SEAL}
-    storage.publish(str(checkpoint / SEAL), (json.dumps(hashes, indent=1) + "\n").encode())
+    write_json(checkpoint / SEAL, hashes)
 
 
 def keep_newest(folder: Path, best_step: int | None) -> None:

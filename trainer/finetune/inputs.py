@@ -101,6 +101,11 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content if isinstance(content, dict) else None
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Publish a JSON file, which is there whole or not at all. Raises StorageError."""
+    storage.publish(str(path), (json.dumps(content, indent=1) + "\n").encode())
+
+
 def _shown(values: dict[str, Any], key: str) -> str:
     if key not in values:
         return "(unset)"

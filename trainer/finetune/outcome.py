@@ -29,6 +29,7 @@ from trainer.finetune.data_facts import (
     unlabeled_sentences,
     warn_of_guessing,
 )
+from trainer.finetune.inputs import write_json
 from trainer.finetune.job import Job
 from trainer.finetune.model import MODEL_FOLDER
 from trainer.finetune.opening import read_config
@@ -48,15 +49,6 @@ from trainer.logs import logger
 from trainer.metrics.presentation import duration, keep_running, shown_path
 
 REPORT_FILE = "report.html"
-
-PIPELINES = {
-    "sentence": "text-classification",
-    "pair": "text-classification",
-    "tags": "token-classification",
-    "span": "question-answering",
-    "choice": "multiple-choice",
-}
-"""What the Hugging Face Hub calls each kind of task."""
 
 
 def write_predictions(folder: Path, name: str, job: Job, final: Sequence[Any]) -> None:
@@ -110,7 +102,7 @@ def write_outcome(job: Job) -> None:
         storage.publish(str(job.output / REPORT_FILE), page.encode(), durable=False)
 
     # Written last, because other commands take the existence of results.json as a sign that everything is complete.
-    storage.publish(str(job.output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    write_json(job.output / RESULTS_FILE, content)
     log_outcome(job, results)
     warn_of_guessing(job, best, content["baseline"])
 
@@ -220,7 +212,7 @@ def model_card(job: Job, best: SeedResult, results: dict[str, Any]) -> str:
         encoder=shown_path(job.folder),
         header={} if job.random_weights else header_of(job.folder),
         model_class=job.kind.model_class,
-        pipeline=PIPELINES[job.task.kind],
+        pipeline=job.kind.pipeline,
         best=best,
         results=results,
         notes=shared_sentences(results["data"]) + unlabeled_sentences(results["data"]),

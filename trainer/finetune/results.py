@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from schemas import storage
-from trainer.finetune.inputs import read_json
+from trainer.finetune.inputs import read_json, write_json
 from trainer.finetune.task import DEV
 
 RESULT_FILE = "result.json"
@@ -63,7 +63,7 @@ def write_metrics(folder: Path, epochs: list[dict[str, float]]) -> None:
 
 def write_seed_result(folder: Path, result: SeedResult) -> None:
     """Write a seed's result. The existence of this file marks the seed as finished."""
-    storage.publish(str(folder / RESULT_FILE), (json.dumps(asdict(result), indent=1) + "\n").encode())
+    write_json(folder / RESULT_FILE, asdict(result))
 
 
 def read_seed_result(folder: Path) -> SeedResult | None:

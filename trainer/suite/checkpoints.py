@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from schemas import storage
 from schemas.errors import UsageError
 from trainer.checkpoint.format import MANIFEST, checkpoint_path, no_checkpoint, steps_saved
+from trainer.finetune.inputs import write_json
 from trainer.metrics.curves import SCORES_FILE, read_scores
 from trainer.metrics.log import read_metrics
 from trainer.metrics.presentation import keep_running
@@ -85,7 +85,7 @@ def write_scores(plan: Plan, content: dict[str, Any]) -> None:
         earlier = merged.get(step, {"scores": {}})["scores"]
         merged[step] = {"step": step, "hours": hours.get(step), "scores": earlier | scores}
     everything[content["suite"]] = [merged[step] for step in sorted(merged)]
-    storage.publish(str(Path(run) / SCORES_FILE), (json.dumps(everything, indent=1) + "\n").encode())
+    write_json(Path(run) / SCORES_FILE, everything)
 
     with keep_running("report.html"):
         write_report(run)

@@ -29,7 +29,7 @@ from trainer.command_line import exit_code_of
 from trainer.finetune.files.json_files import parse_json
 from trainer.finetune.files.records import read_text, split_lines
 from trainer.finetune.files.sets import path_in
-from trainer.finetune.inputs import fingerprint_of, read_json
+from trainer.finetune.inputs import fingerprint_of, read_json, write_json
 from trainer.finetune.opening import any_tokenizer, read_config
 from trainer.finetune.results import RESULTS_FILE
 from trainer.logs import logger
@@ -89,7 +89,7 @@ def score_files(options: argparse.Namespace) -> None:
         files.append(scores)
 
     content = results(identity, files)
-    storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    write_json(output / RESULTS_FILE, content)
 
 
 # ---- The pairs ----

@@ -17,7 +17,6 @@ Shape suffixes: B rows of a batch, T tokens of a row, H width, N vectors, L laye
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import AutoModel
 
-from schemas import storage
 from schemas.errors import UsageError
 from schemas.randomness import key
 from trainer.command_line import exit_code_of
 from trainer.finetune.examples import classes_of
 from trainer.finetune.files.read import read_task_data
-from trainer.finetune.inputs import fingerprint_of
+from trainer.finetune.inputs import fingerprint_of, write_json
 from trainer.finetune.job import FeatureSet
 from trainer.finetune.kinds import kind_of
 from trainer.finetune.kinds.kind import TARGETS, Feature, Kind
@@ -93,7 +91,7 @@ def probe(options: argparse.Namespace) -> None:
         "baseline": {"label": str(kind.written(label)), "score": scores_of_label(kind, data.dev, label)[metric]},
         "examples": {"fitted": len(sample), "train": len(data.train), "dev": len(data.dev)},
     }
-    storage.publish(str(Path(options.output) / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    write_json(Path(options.output) / RESULTS_FILE, content)
 
 
 def open_encoder(folder: str, random_weights: bool) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,7 @@ from trainer.checkpoint.run_lock import held
 from trainer.config.parse import Origin
 from trainer.distributed.stop import StopRequest
 from trainer.finetune.files.sets import check_task_files, path_in
-from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs
+from trainer.finetune.inputs import check_inputs, fingerprint_of, record_inputs, write_json
 from trainer.finetune.results import RESULTS_FILE
 from trainer.finetune.task import Task
 from trainer.finetune.task_file import data_folder, is_shipped, read_task
@@ -218,7 +217,7 @@ def weights_of(encoder: Encoder) -> str:
 def write_results(plan: Plan, content: dict[str, Any]) -> None:
     """Write results.json, table.md and report.html. content: that of results.json."""
     output = plan.output
-    storage.publish(str(output / RESULTS_FILE), (json.dumps(content, indent=1) + "\n").encode())
+    write_json(output / RESULTS_FILE, content)
     storage.publish(str(output / TABLE_FILE), markdown(content).encode())
     with keep_running(REPORT_FILE):
         storage.publish(str(output / REPORT_FILE), page(content).encode(), durable=False)

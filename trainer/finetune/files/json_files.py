@@ -173,16 +173,16 @@ def read_c3(path: str, wanted: Wanted) -> list[Record]:
         try:
             context = "\n".join(entry[0])
             for index, question in enumerate(entry[1]):
-                values: Row = {"context": context, "prefix": question["question"], "choices": question["choice"]}
-                answer = question.get("answer")
+                answer, choices = question.get("answer"), question["choice"]
+                values: Row = {"context": context, "prefix": question["question"], "choices": choices}
+                if answer and answer not in choices:
+                    raise DataError(f"{place} question {index}: the answer {answer!r} is none of the choices.")
                 if answer:
-                    values["label"] = question["choice"].index(answer)
+                    values["label"] = choices.index(answer)
                 records.append(Record(f"{place} question {index}", values))
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             raise DataError(
                 f"{place}: expected C3's [[lines], [questions], id], with question, choice and answer of each, found "
                 f"{entry!r:.60}."
             ) from error
-        except ValueError as error:
-            raise DataError(f"{place} question {index}: the answer {answer!r} is none of the choices.") from error
     return records

@@ -66,6 +66,9 @@ class Kind(ABC):
     model_class: ClassVar[str]
     """The Auto class of transformers that opens an encoder with this kind's head."""
 
+    pipeline: ClassVar[str]
+    """What the Hugging Face Hub calls this kind of task."""
+
     truncates: ClassVar[bool] = True
     """Whether texts that are too long for a row are truncated. Other kinds divide them into several rows."""
 

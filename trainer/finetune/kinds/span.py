@@ -62,6 +62,7 @@ class Spans(Kind):
     """Predicts the text of the best span."""
 
     model_class = "AutoModelForQuestionAnswering"
+    pipeline = "question-answering"
     fixed_outputs = 2
     has_classes = False
     truncates = False

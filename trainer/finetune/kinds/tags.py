@@ -27,6 +27,7 @@ class Tags(Kind):
     """Predicts one tag id per word."""
 
     model_class = "AutoModelForTokenClassification"
+    pipeline = "token-classification"
     truncates = False
 
     def features(self, examples: Sequence[TagExample]) -> list[Feature]:

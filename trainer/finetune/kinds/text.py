@@ -39,6 +39,7 @@ class Classification(_OneLabel):
     """Predicts the most likely class of a text or a pair of texts."""
 
     model_class = "AutoModelForSequenceClassification"
+    pipeline = "text-classification"
 
     def features(self, examples: Sequence[TextExample]) -> list[Feature]:
         texts = [example.text for example in examples]
@@ -74,6 +75,7 @@ class Choice(_OneLabel):
     """Predicts the position of the right continuation of a context, from 0, as in SWAG."""
 
     model_class = "AutoModelForMultipleChoice"
+    pipeline = "multiple-choice"
     fixed_outputs = 1
 
     def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
