@@ -27,7 +27,7 @@ from trainer.logs import rank_of_process
 RECIPES = files("trainer").joinpath("recipes")
 SUFFIX = ".toml"
 
-SHAPE_KEYS = ("family", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+SHAPE_KEYS = tuple(key for key, field in ModelSection.model_fields.items() if field.is_required())
 """Keys of [model] without which no model can be built."""
 
 DROPOUT_KEYS = ("hidden_dropout_prob", "attention_probs_dropout_prob")
