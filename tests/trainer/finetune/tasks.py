@@ -86,6 +86,10 @@ def write_lines(path: Path, lines: Iterable[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def write_task(folder: Path, kind: str, train: int = 48, dev: int = 24, **training: Any) -> Path:
     """Write the files of a task of a kind, and its task file. Returns the latter."""
     folder.mkdir(parents=True, exist_ok=True)

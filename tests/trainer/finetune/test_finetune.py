@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import results_of, write_task
+from tests.trainer.finetune.tasks import lines_of, results_of, write_task
 
 
 def words(folder: Path, task: Path, output: Path, *flags: object) -> list[str]:
@@ -79,11 +78,9 @@ def test_what_a_fine_tuning_leaves(encoder, straight: Path) -> None:
 
 def test_the_model_opens_in_a_pipeline_and_says_what_the_predictions_say(straight: Path, task: Path) -> None:
     best = results_of(straight)["best_seed"]
-    lines = (straight / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
-    texts = [json.loads(line)["text"] for line in task.with_name("dev.jsonl").read_text().splitlines()]
+    predictions = lines_of(straight / f"seed-{best}" / "predictions_dev.jsonl")
     classify = pipeline("text-classification", model=str(straight / "hf"))
-    predictions = [json.loads(line) for line in lines]
-    answers = classify(texts)
+    answers = classify([line["text"] for line in lines_of(task.with_name("dev.jsonl"))])
     assert [line["prediction"] for line in predictions] == [answer["label"] for answer in answers]
     assert [line["score"] for line in predictions] == pytest.approx([answer["score"] for answer in answers], abs=1e-5)
 

@@ -35,11 +35,13 @@ SENTENCES = [
 ]
 
 
-def kind_for(folder: Path, name: str, labels: tuple[str, ...] = (), **training: object) -> Kind:
+def kind_for(
+    folder: Path, name: str, labels: tuple[str, ...] = (), longest: int | None = None, **training: object
+) -> Kind:
     content = {"name": "test", "kind": name, "data": {"train": "t.jsonl", "dev": "d.jsonl"}, "training": training}
     if name in ("sentence", "pair") and not labels:
         content["data"]["labels"] = "number"
-    return kind_of(Task.model_validate(content), labels, open_tokenizer(str(folder), name))
+    return kind_of(Task.model_validate(content), labels, open_tokenizer(str(folder), name), longest)
 
 
 def model_for(folder: Path, kind: Kind) -> torch.nn.Module:
@@ -317,15 +319,7 @@ def test_rows_are_no_longer_than_the_encoder_s_positions(encoder, family: str, l
     if longest is None:
         return
 
-    task = Task.model_validate(
-        {
-            "name": "test",
-            "kind": "sentence",
-            "data": {"train": "t.jsonl", "dev": "d.jsonl"},
-            "training": {"max_length": 256},
-        }
-    )
-    kind = kind_of(task, ("a", "b"), open_tokenizer(str(encoder(family)), "sentence"), longest)
+    kind = kind_for(encoder(family), "sentence", ("a", "b"), longest, max_length=256)
     features = kind.features([TextExample("0", CONTEXT * 3, None, 0)])
     assert length_of(features[0]) == longest
     assert np.isfinite(logits_of(kind, model_for(encoder(family), kind), features)).all()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from schemas.errors import DataError
-from tests.trainer.finetune.tasks import data_of, write_lines
+from tests.trainer.finetune.tasks import data_of, lines_of, write_lines
 from trainer.finetune.examples import TaskData
 
 
@@ -67,7 +67,7 @@ def test_predicted_choices_have_the_names_of_the_task(finetune, encoder, tmp_pat
     )
     done = finetune(encoder("bert"), tmp_path / "task.toml", tmp_path / "out")
     assert done.returncode == 0, done.stderr
-    predicted = [json.loads(line) for line in (tmp_path / "out/seed-0/predictions_dev.jsonl").read_text().splitlines()]
+    predicted = lines_of(tmp_path / "out/seed-0/predictions_dev.jsonl")
     right = sum(made["prediction"] == label for made, label in zip(predicted, "ABCDABCD", strict=True))
     results = json.loads((tmp_path / "out/results.json").read_text())
     assert {made["prediction"] for made in predicted} <= set("ABCD")

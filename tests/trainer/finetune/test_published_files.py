@@ -116,8 +116,7 @@ def test_pairs_without_agreement_are_left_out_of_cmnli(tmp_path: Path) -> None:
 
 def test_whole_numbers_that_pandas_writes_as_fractions_are_the_same_labels(tmp_path: Path) -> None:
     for name, labels in (("train", (0.0, 1.0)), ("dev", (0, 1))):
-        rows = [{"text": "a", "label": label} for label in labels]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(tmp_path / f"{name}.jsonl", [{"text": "a", "label": label} for label in labels])
     assert data_of(tmp_path, "sentence", "train.jsonl", dev="dev.jsonl").labels == ("0", "1")
 
 

@@ -12,17 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.trainer.finetune.tasks import sentence_lines, write_lines, write_task
+from tests.trainer.finetune.tasks import lines_of, sentence_lines, write_lines, write_task
 from trainer.export.model_card import cell
 from trainer.finetune.kinds import KINDS
 from trainer.finetune.outcome import header_of
 
 OTHER = {"text": "The cat.", "label": "second"}
 """An example of the second label."""
-
-
-def lines_of(task: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in task.with_name(f"{name}.jsonl").read_text().splitlines()]
 
 
 def fine_tuned(finetune, encoder: Path, task: Path, *flags: str) -> dict[str, Any]:
@@ -53,7 +49,7 @@ def told(finetune, described: Path, kind: str, tmp_path_factory: pytest.TempPath
     task = write_task(folder, kind, train=64)
     if kind in ("sentence", "choice"):
         # Many examples of one label, so that it is the most frequent one whatever is drawn.
-        lines = lines_of(task, "train")
+        lines = lines_of(folder / "train.jsonl")
         label = lines[0]["label"]
         write_lines(folder / "train.jsonl", lines[:8] + [line for line in lines[8:] if line["label"] == label])
     more = ("--set", 'metrics=["chunk_f1", "accuracy"]') if kind == "tags" else ()
@@ -100,12 +96,12 @@ def test_the_baseline_is_the_most_frequent_training_label(told: Path, kind: str)
         assert "most frequent label" not in report
         return
 
-    dev = lines_of(told / "task.toml", "dev")
+    dev = lines_of(told / "dev.jsonl")
     if kind == "tags":
         tags = [tag for line in dev for tag in line["tags"]]
         expected = tags.count("O") / len(tags)
     else:
-        label = lines_of(told / "task.toml", "train")[0]["label"]
+        label = lines_of(told / "train.jsonl")[0]["label"]
         expected = sum(line["label"] == label for line in dev) / len(dev)
     assert results["baseline"]["dev"]["accuracy"] == pytest.approx(expected)
     assert f"{expected:.4f}" in report
@@ -128,7 +124,7 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
     results = fine_tuned(finetune, encoder("bert"), task, "--set", "training.max_length=7")
 
-    labels = Counter(line["label"] for line in lines_of(task, "train"))
+    labels = Counter(line["label"] for line in lines_of(tmp_path / "train.jsonl"))
     assert results["data"] == {
         "files": {name: [str(tmp_path / f"{name}.jsonl")] for name in ("train", "dev", "test")},
         "examples": {"train": 48, "dev": 24, "test": 24},
@@ -150,7 +146,7 @@ def test_sizes_files_and_labels(finetune, encoder, tmp_path: Path) -> None:
 
 def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
-    train = lines_of(task, "train")
+    train = lines_of(tmp_path / "train.jsonl")
     write_lines(tmp_path / "dev.jsonl", train)
     write_lines(tmp_path / "test.jsonl", [train[0], *({"text": f"New {n}.", "label": "first"} for n in range(11))])
     results = fine_tuned(finetune, encoder("bert"), task)
@@ -169,14 +165,14 @@ def test_examples_that_several_sets_share_are_counted(finetune, encoder, tmp_pat
 
 def test_labels_to_skip_leave_the_other_examples_of_a_test_set_scored(finetune, encoder, tmp_path: Path) -> None:
     task = write_task(tmp_path, "sentence")
-    lines = lines_of(task, "test")
+    lines = lines_of(tmp_path / "test.jsonl")
     write_lines(tmp_path / "test.jsonl", [*lines, OTHER | {"label": "-"}])
     write_lines(tmp_path / "hidden.jsonl", [{"text": "A cat."}])
     flags = ("--set", 'data.skip_labels=["-"]', "--set", 'data.extra={hidden="hidden.jsonl"}')
     results = fine_tuned(finetune, encoder("bert"), task, *flags)
 
     assert results["data"]["unlabeled"] == {"test": 1, "hidden": 1}
-    predicted = [json.loads(line) for line in (tmp_path / "out/seed-0/predictions_test.jsonl").read_text().splitlines()]
+    predicted = lines_of(tmp_path / "out/seed-0/predictions_test.jsonl")
     right = sum(made["prediction"] == line["label"] for made, line in zip(predicted, lines, strict=False))
     assert len(predicted) == 25 and results["summary"]["test"]["accuracy"]["mean"] == right / 24
     assert results["baseline"].keys() == {"dev", "test"}

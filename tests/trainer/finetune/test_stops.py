@@ -16,7 +16,7 @@ import transformers
 from transformers import pipeline
 
 from tests import forked
-from tests.trainer.finetune.tasks import pair_lines, results_of, write_task
+from tests.trainer.finetune.tasks import lines_of, pair_lines, results_of, write_task
 
 pytestmark = pytest.mark.timeout(600)
 FAMILIES = {"sentence": "bert", "pair": "modernbert", "choice": "roberta", "tags": "xlnet", "span": "electra"}
@@ -83,7 +83,7 @@ def test_every_kind_is_trained_and_scored(outputs: Path, kind: str) -> None:
         assert parts < set(seed["scores"]["dev"]) and parts < set(results_of(output)["summary"]["test"])
         assert "NoAns_f1" in (output / "report.html").read_text()
 
-    lines = [json.loads(line) for line in (output / "seed-0/predictions_test.jsonl").read_text().splitlines()]
+    lines = lines_of(output / "seed-0/predictions_test.jsonl")
     assert len(lines) == 24 and set(lines[0]) == {"id", "prediction"} | ({"score"} if kind == "choice" else set())
     expected = {"pair": float, "choice": int, "tags": list, "span": str}
     assert isinstance(lines[0]["prediction"], expected[kind])
@@ -101,11 +101,11 @@ def test_a_pipeline_gives_the_tags_of_whole_words(outputs: Path) -> None:
 def test_a_pipeline_answers_with_the_number_of_a_regression(outputs: Path) -> None:
     folder = outputs / "pair/straight"
     best = results_of(folder)["best_seed"]
-    predictions = (folder / f"seed-{best}" / "predictions_dev.jsonl").read_text().splitlines()
+    predictions = lines_of(folder / f"seed-{best}" / "predictions_dev.jsonl")
     pairs = [{"text": line["text"], "text_pair": line["text_pair"]} for line in pair_lines(24, 2)]
     answers = pipeline("text-classification", model=str(folder / "hf"))(pairs)
     assert {answer["label"] for answer in answers} == {"LABEL_0"}
-    expected = [json.loads(line)["prediction"] for line in predictions]
+    expected = [line["prediction"] for line in predictions]
     assert [answer["score"] for answer in answers] == pytest.approx(expected, abs=1e-5)
 
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from schemas.errors import ClozelineError, DataError, UsageError
-from tests.trainer.finetune.tasks import write_task
+from tests.trainer.finetune.tasks import lines_of, write_task
 from trainer.finetune import cli
 from trainer.finetune.examples import Answer, ChoiceExample, Example, SpanExample, TagExample, TextExample
 from trainer.finetune.texts import texts_of, write_texts
 
 
-def lines_of(path: Path, key: str = "text") -> list[str]:
-    return [json.loads(line)[key] for line in path.read_text().splitlines()]
+def texts_in(path: Path) -> list[str]:
+    return [line["text"] for line in lines_of(path)]
 
 
 def told(words: list[str]) -> str:
@@ -30,8 +29,8 @@ def test_the_texts_of_the_training_file_are_written_and_no_others(tmp_path: Path
     task = write_task(tmp_path / "task", "sentence")
     out = tmp_path / "new" / "texts.jsonl"
     assert cli.main(["--task", str(task), "--write_texts", str(out)]) == 0
-    training = list(dict.fromkeys(lines_of(task.parent / "train.jsonl")))
-    assert lines_of(out) == training
+    training = list(dict.fromkeys(texts_in(task.parent / "train.jsonl")))
+    assert texts_in(out) == training
     assert f"{out} has the {len(training)} texts of the training files of" in capsys.readouterr().out
 
     before = out.stat().st_mtime_ns
@@ -64,7 +63,7 @@ def test_a_text_that_examples_share_is_one_document(tmp_path: Path) -> None:
     path = str(tmp_path / "texts.jsonl")
     examples = [SpanExample(str(n), f"Who is {n}?", "Ann reads.", (), True) for n in range(2)]
     assert write_texts(examples, path) == 3
-    assert lines_of(Path(path)) == ["Ann reads.", "Who is 0?", "Who is 1?"]
+    assert texts_in(Path(path)) == ["Ann reads.", "Who is 0?", "Who is 1?"]
     with pytest.raises(DataError, match="the 1 training examples of the task hold no text"):
         write_texts([TagExample("0", (" ",), (0,))], str(tmp_path / "none.jsonl"))
 

@@ -24,16 +24,12 @@ from transformers import (
     set_seed,
 )
 
-from tests.trainer.finetune.tasks import write_task
+from tests.trainer.finetune.tasks import lines_of, write_task
 
 SEED = 3
 LABELS = ["first", "second"]
 TAGS = ["B-WHAT", "B-WHO", "O"]
 VALUES: dict[str, Any] = {"epochs": 2, "batch": 8, "lr": 5e-3, "weight_decay": 0.5, "warmup_ratio": 0.25}
-
-
-def lines_of(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def encoded_sentences(path: Path, tokenizer: Any) -> list[dict[str, Any]]:

@@ -75,8 +75,8 @@ class Kind(ABC):
     has_classes: ClassVar[bool] = True
     """Whether examples, or their words, have classes. Others have numbers or answers."""
 
-    fixed_outputs: ClassVar[int | None] = None
-    """The number of outputs of the head, None if it is that of the labels."""
+    outputs_without_labels: ClassVar[int] = 1
+    """The number of outputs of the head if the kind or the task has no labels."""
 
     def __init__(
         self, task: Task, labels: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int | None = None
@@ -95,7 +95,7 @@ class Kind(ABC):
     @property
     def outputs(self) -> int:
         """The number of outputs of the head (`num_labels` of transformers' configurations)."""
-        return self.fixed_outputs or len(self.labels)
+        return len(self.labels) or self.outputs_without_labels
 
     # ---- What a kind defines ----
 

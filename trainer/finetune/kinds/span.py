@@ -63,7 +63,7 @@ class Spans(Kind):
 
     model_class = "AutoModelForQuestionAnswering"
     pipeline = "question-answering"
-    fixed_outputs = 2
+    outputs_without_labels = 2
     has_classes = False
     truncates = False
 

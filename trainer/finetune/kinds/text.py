@@ -62,7 +62,6 @@ class Classification(_OneLabel):
 class Regression(Classification):
     """Predicts a number for a text or a pair of texts, trained with the squared error."""
 
-    fixed_outputs = 1
     has_classes = False
 
     def predictions(
@@ -76,7 +75,6 @@ class Choice(_OneLabel):
 
     model_class = "AutoModelForMultipleChoice"
     pipeline = "multiple-choice"
-    fixed_outputs = 1
 
     def features(self, examples: Sequence[ChoiceExample]) -> list[Feature]:
         contexts: list[str] = []
