@@ -41,15 +41,6 @@ Slot = dict[str, str]
 """Resources for one process: the environment variables that set its number of threads and its GPU."""
 
 
-class SuiteStoppedError(PreemptedError):
-    """A signal asked the suite to stop, and its processes have saved. The exit code is 130 after Ctrl-C, else 75."""
-
-    def __init__(self, message: str, interrupted: bool):
-        super().__init__(message)
-        if interrupted:
-            self.exit_code = INTERRUPTED
-
-
 @dataclass(frozen=True)
 class Job:
     """A process to run: `python -m trainer.suite.child WORDS`, a module whose `main` gets the other words.
@@ -94,9 +85,9 @@ class Scheduler:
         self._stop = stop
 
     def run(self) -> None:
-        """Run all jobs. If the suite is asked to stop, raises SuiteStoppedError once all processes have ended.
+        """Run all jobs. If the suite is asked to stop, raises PreemptedError once all processes have ended.
 
-        Jobs that fail are recorded in `errors`.
+        Its exit code is 130 after Ctrl-C, else 75. Jobs that fail are recorded in `errors`.
         """
         self._stop.training_begins()
 
@@ -108,11 +99,13 @@ class Scheduler:
 
         if self._running or self._waiting:
             self._end_all()
-            raise SuiteStoppedError(
+            stopped = PreemptedError(
                 f"stopped with {len(self.done)} of {self._count} jobs done; the progress of the others is saved. The "
-                "same command continues.",
-                self._stop.interrupted,
+                "same command continues."
             )
+            if self._stop.interrupted:
+                stopped.exit_code = INTERRUPTED
+            raise stopped
 
     # ---- Starting ----
 

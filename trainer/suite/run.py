@@ -8,9 +8,7 @@ OUTPUT/tasks, folders, checkpoints, logs                   see plan.py
 from __future__ import annotations
 
 import argparse
-import contextlib
 import hashlib
-from collections.abc import Iterator
 from typing import Any
 
 from schemas import storage
@@ -42,11 +40,15 @@ PROBED_KINDS = ("sentence", "pair", "tags")
 def run_suite(options: argparse.Namespace, stop: StopRequest) -> None:
     """Run all jobs and write the table.
 
-    Raises UsageError and DataError for invalid inputs before any job starts, SuiteStoppedError after a stop request
+    Raises UsageError and DataError for invalid inputs before any job starts, PreemptedError after a stop request
     once all jobs have saved, and ClozelineError at the end if a job failed or a reported set has no labels.
     """
     plan, jobs = plan_of(options)
-    with claimed(plan):
+    inputs = inputs_of(plan)
+    # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
+    check_inputs(plan.output, with_results(plan, inputs), "Choose another folder, or remove this one.")
+    with held(plan.output):
+        record_inputs(plan.output, inputs)
         write_tasks(plan)
         scheduler = Scheduler(jobs, slots(options.workers), plan.output / "logs", stop)
         try:
@@ -147,17 +149,6 @@ def check_probed(task: Task) -> None:
             f"--probe: {task.name} is a task {what}. A linear probe needs classes of texts or of words: one of the "
             f"kinds {', '.join(PROBED_KINDS)}."
         )
-
-
-@contextlib.contextmanager
-def claimed(plan: Plan) -> Iterator[None]:
-    """Lock the output folder. Raises UsageError for results of other inputs, StorageError if it is not writable."""
-    inputs = inputs_of(plan)
-    # Before the lock, which is a file in the folder: nothing is written to a folder of something else.
-    check_inputs(plan.output, with_results(plan, inputs), "Choose another folder, or remove this one.")
-    with held(plan.output):
-        record_inputs(plan.output, inputs)
-        yield
 
 
 def inputs_of(plan: Plan) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from time import monotonic, sleep
 
 import pytest
 
+from schemas.errors import PreemptedError
 from trainer.distributed.stop import StopRequest
-from trainer.suite.jobs import Job, Scheduler, SuiteStoppedError, last_error, slots
+from trainer.suite.jobs import Job, Scheduler, last_error, slots
 
 CHILD = """\
 import pathlib, signal, sys, time
@@ -111,7 +112,7 @@ def test_a_stop_ends_all_processes(program: Path) -> None:
     thread = threading.Thread(target=ask_when_started)
     thread.start()
     began = monotonic()
-    with pytest.raises(SuiteStoppedError, match="0 of 3 jobs done") as error:
+    with pytest.raises(PreemptedError, match="0 of 3 jobs done") as error:
         found.run()
     thread.join()
     assert error.value.exit_code == 75

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from trainer.suite.encoders import Encoder
 from trainer.suite.plan import Plan, is_finetuned
 from trainer.suite.suite_file import open_suite
 from trainer.suite.suite_results import average, count_without_score, results_of
-from trainer.suite.tables import best_position, error_lines, interval_of, markdown, page
+from trainer.suite.tables import best_position, error_lines, markdown, page
 
 
 def write(path: Path, content: object) -> None:
@@ -177,20 +176,11 @@ def test_a_score_of_guessing_is_marked() -> None:
     assert "†" not in markdown(content())
 
 
-def test_a_mark_means_that_no_interval_touches() -> None:
-    rng = random.Random(1)
-    marked = 0
-    for _ in range(300):
-        centers = [rng.uniform(-1, 1) for _ in range(rng.randint(2, 4))]
-        cells = [cell(*(rng.gauss(center, 0.05) for _ in range(rng.randint(3, 5)))) for center in centers]
-        above = []
-        for position, one in enumerate(cells):
-            others = cells[:position] + cells[position + 1 :]
-            if all(interval_of(one)[0] > interval_of(other)[1] for other in others):
-                above.append(position)
-        assert [best_position(cells)] == (above or [None])
-        marked += len(above)
-    assert 50 < marked < 250
+@pytest.mark.parametrize(("apart", "best"), [(0.25, 1), (0.24, None)])
+def test_a_mark_means_that_no_interval_touches(apart: float, best: int | None) -> None:
+    """The intervals are 0.1242 to each side."""
+    assert best_position([cell(0.1, 0.2, 0.15), cell(0.1 + apart, 0.2 + apart, 0.15 + apart)]) == best
+    assert best_position([cell(0.1, 0.2, 0.15), cell(0.6, 0.7, 0.65), cell(0.7, 0.8, 0.75)]) is None
 
 
 def test_one_or_two_seeds_mark_nothing() -> None:
