@@ -132,3 +132,15 @@ def alone(batch: PackedBatch, s: int) -> PackedBatch:
         paired=1,
         mask_id=batch.mask_id,
     )
+
+
+def close(what: str, found: Tensor, expected: Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
+    """Equal up to rounding; `pytest -s` shows how far."""
+    print(f"{what}: {float((found - expected).detach().abs().max()):.1e}")
+    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
+
+
+def gradient(model: PretrainingModel, loss: Tensor) -> Tensor:
+    """Of all parameters, end to end."""
+    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+    return torch.cat([g.flatten() for g in found])

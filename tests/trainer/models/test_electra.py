@@ -14,7 +14,7 @@ from torch import Tensor
 
 from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
-from tests.small_models import alone, as_theirs, padded, random_model, section, write_hf
+from tests.small_models import alone, as_theirs, close, padded, random_model, section, write_hf
 from trainer.config.load import load_recipe
 from trainer.config.schema import ModelSection
 from trainer.data.batches import pad_to_shape, shape_for
@@ -94,12 +94,6 @@ def gradients_of(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, torch.
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def check(what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    """Equal up to rounding; `pytest -s` shows how far."""
-    print(f"electra, {what}: {float((found - expected).detach().abs().max()):.1e}")
-    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
-
-
 def test_the_generator_equals_transformers(case) -> None:
     """Hidden states, logits, loss and gradient."""
     batch = case.batch
@@ -108,10 +102,10 @@ def test_the_generator_equals_transformers(case) -> None:
     labels[place[0][batch.masked_positions_K], place[1][batch.masked_positions_K]] = batch.labels_K
     output = case.theirs["generator"](**inputs, labels=labels, output_hidden_states=True)
 
-    check("generator, hidden states", case.model.encoder(batch), output.hidden_states[-1][place])
-    check("generator, logits", case.model.logits(batch)[0], output.logits[place][batch.masked_positions_K])
+    close("electra, generator, hidden states", case.model.encoder(batch), output.hidden_states[-1][place])
+    close("electra, generator, logits", case.model.logits(batch)[0], output.logits[place][batch.masked_positions_K])
     loss = case.model(batch).mlm_sum / batch.predicted
-    check("generator, loss", loss, output.loss)
+    close("electra, generator, loss", loss, output.loss)
     compare_gradients(case, "generator", loss, output.loss)
 
 
@@ -125,13 +119,13 @@ def test_the_discriminator_equals_transformers(case) -> None:
     output = case.theirs["discriminator"](**inputs, labels=labels, output_hidden_states=True)
 
     discriminator = case.model.discriminator
-    check("discriminator, hidden states", discriminator.encoder(seen), output.hidden_states[-1][place])
+    close("electra, discriminator, hidden states", discriminator.encoder(seen), output.hidden_states[-1][place])
     logits_T, _ = discriminator.logits(seen)
-    check("discriminator, logits", logits_T, output.logits[place])
+    close("electra, discriminator, logits", logits_T, output.logits[place])
 
     losses = case.model(case.batch)
     loss = losses.rtd_sum / case.batch.tokens
-    check("discriminator, loss", loss, output.loss)
+    close("electra, discriminator, loss", loss, output.loss)
     assert losses.rtd_correct == ((logits_T > 0) == replaced_T).sum() and losses.replaced == replaced_T.sum()
     compare_gradients(case, "discriminator", loss, output.loss)
 
@@ -162,14 +156,14 @@ def test_a_packed_batch_computes_what_each_row_does_alone(case) -> None:
     rows = [case.model(one_row(case.batch, s)) for s in range(12)]
     together = case.model(case.batch)
     sums = torch.stack([losses.stacked() for losses in rows]).sum(0)
-    check("sums, alone", together.stacked(), sums, atol=1e-3, rtol=1e-6)
+    close("electra, sums, alone", together.stacked(), sums, atol=1e-3, rtol=1e-6)
     apart = gradients_of(case.model, sum(losses.total() for losses in rows))  # type: ignore[arg-type]
     for name, gradient in gradients_of(case.model, together.total()).items():
         torch.testing.assert_close(gradient, apart[name], atol=1e-4, rtol=1e-4, msg=name)
 
     filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
     assert len(filled.ids_T) == 512 > len(case.batch.ids_T) and len(filled.labels_K) > len(case.batch.labels_K)
-    check("sums, filled", case.model(filled).stacked(), together.stacked(), atol=1e-3, rtol=1e-6)
+    close("electra, sums, filled", case.model(filled).stacked(), together.stacked(), atol=1e-3, rtol=1e-6)
 
 
 @pytest.mark.thorough
@@ -178,7 +172,7 @@ def test_compiled_parts_compute_the_same(case) -> None:
     model = random_model(electra(), case.vocabulary)
     model.compile_parts(backend="eager")
     filled = pad_to_shape(case.batch, shape_for(512, 25.0, 32, 0.15, padded=False), case.pad)
-    check("sums, compiled", model(filled).stacked(), case.model(filled).stacked(), atol=1e-3, rtol=1e-6)
+    close("electra, sums, compiled", model(filled).stacked(), case.model(filled).stacked(), atol=1e-3, rtol=1e-6)
 
 
 # Published weights

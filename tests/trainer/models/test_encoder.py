@@ -14,6 +14,8 @@ from tests.small_models import (
     FAMILIES,
     alone,
     as_theirs,
+    close,
+    gradient,
     mlm_logits,
     padded,
     pair_logits,
@@ -67,23 +69,17 @@ def case(request, pairs: Path, byte_rows: Path, tmp_path_factory) -> SimpleNames
     )
 
 
-def check(case, what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    """Equal up to rounding; `pytest -s` shows how far."""
-    print(f"{case.family}, {what}: {float((found - expected).detach().abs().max()):.1e}")
-    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
-
-
 def test_hidden_states_and_logits_equal_transformers(case) -> None:
     output = case.theirs(**case.inputs, output_hidden_states=True)
     hidden_TD = case.model.encoder(case.batch)
-    check(case, "hidden states", hidden_TD, output.hidden_states[-1][case.place])
+    close(f"{case.family}, hidden states", hidden_TD, output.hidden_states[-1][case.place])
     mlm_KV, pair_S2 = case.model.logits(case.batch)
     theirs_KV = mlm_logits(output)[case.place][case.batch.masked_positions_K]
-    check(case, "masked LM logits", mlm_KV, theirs_KV)
+    close(f"{case.family}, masked LM logits", mlm_KV, theirs_KV)
     theirs_S2 = pair_logits(output)
     assert (pair_S2 is None) == (theirs_S2 is None) == (not case.model.shape.pair_head)
     if pair_S2 is not None and theirs_S2 is not None:
-        check(case, "pair logits", pair_S2, theirs_S2)
+        close(f"{case.family}, pair logits", pair_S2, theirs_S2)
 
 
 def test_loss_and_gradients_equal_transformers(case) -> None:
@@ -96,7 +92,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     expected = case.theirs(**case.inputs, labels=labels, **pair_labels).loss
     losses = model(batch)
     loss = losses.mlm_sum / len(batch.masked_positions_K) + losses.pair_sum / max(1, model.labeled_pairs(batch))
-    check(case, "loss", loss, expected)
+    close(f"{case.family}, loss", loss, expected)
     model.zero_grad()
     case.theirs.zero_grad()
     expected.backward()
@@ -105,11 +101,10 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
     theirs = {name: p for name, p in case.theirs.named_parameters() if name not in constant_tensors(model.shape)}
     assert gradients.keys() == theirs.keys()
     pad = case.vocabulary.special_id("pad")
-    furthest = max(float((gradient - theirs[name].grad).abs().max()) for name, gradient in gradients.items())
+    furthest = max(float((found - theirs[name].grad).abs().max()) for name, found in gradients.items())
     print(f"{case.family}, gradient: {furthest:.1e}")
-    for name, gradient in gradients.items():
-        expected_gradient = theirs[name].grad
-        torch.testing.assert_close(gradient, expected_gradient, atol=1e-5, rtol=1e-4, msg=f"{name}, pad {pad}")
+    for name, found in gradients.items():
+        torch.testing.assert_close(found, theirs[name].grad, atol=1e-5, rtol=1e-4, msg=f"{name}, pad {pad}")
 
 
 def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
@@ -128,9 +123,9 @@ def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
             torch.testing.assert_close(pair_S2[s : s + 1], pair_alone, atol=1e-5, rtol=1e-5)
         losses = model(alone(batch, s))
         sums = sums + losses.mlm_sum + losses.pair_sum
-    check(case, "logits, alone", mlm_KV, torch.cat(apart))
-    check(case, "loss, alone", together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
-    check(case, "gradient, alone", gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
+    close(f"{case.family}, logits, alone", mlm_KV, torch.cat(apart))
+    close(f"{case.family}, loss, alone", together.mlm_sum + together.pair_sum, sums, atol=1e-4, rtol=1e-6)
+    close(f"{case.family}, gradient, alone", gradient(model, sums), gradients, atol=1e-4, rtol=1e-5)
 
 
 def test_what_fills_a_fixed_shape_changes_nothing(case) -> None:
@@ -154,12 +149,6 @@ def test_recomputed_layers_have_the_same_gradient(case) -> None:
         losses = model(case.batch)
         found.append(gradient(model, losses.mlm_sum + losses.pair_sum))
     torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-5)
-
-
-def gradient(model: PretrainingModel, loss: torch.Tensor) -> torch.Tensor:
-    """Of all parameters, end to end."""
-    found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-    return torch.cat([g.flatten() for g in found])
 
 
 def test_labels_that_a_family_does_not_predict_are_told_and_not_counted(pairs: Path) -> None:

@@ -15,7 +15,7 @@ from schemas.errors import UsageError
 from schemas.masking import KINDS, Masking
 from schemas.randomness import key
 from schemas.vocabulary import read_vocabulary
-from tests.small_models import as_theirs, random_model, section, write_hf
+from tests.small_models import as_theirs, close, gradient, random_model, section, write_hf
 from tests.xlnet_batches import keys, random_batch, random_rows, singles, their_inputs
 from trainer.config.load import load_recipe
 from trainer.data.batches import BatchShape, pack_permuted, pad_to_shape
@@ -43,17 +43,6 @@ def case(vocab: Path, tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespa
     return SimpleNamespace(vocabulary=vocabulary, model=model, theirs=theirs, batch=batch)
 
 
-def close(what: str, found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5, rtol: float = 1e-5) -> None:
-    """Equal up to rounding; `pytest -s` shows how far."""
-    print(f"xlnet, {what}: {float((found - expected).detach().abs().max()):.1e}")
-    torch.testing.assert_close(found, expected, atol=atol, rtol=rtol)
-
-
-def gradient(model: PretrainingModel, loss: torch.Tensor) -> torch.Tensor:
-    found = torch.autograd.grad(loss, list(model.parameters()))
-    return torch.cat([g.flatten() for g in found])
-
-
 # Parity with transformers
 
 
@@ -61,12 +50,12 @@ def test_both_streams_and_logits_equal_transformers(case) -> None:
     outputs = [case.theirs(**their_inputs(row), output_hidden_states=True) for row in singles(case.batch)]
     # They list content and query stream of each layer in turn; the last content stream takes part in nothing.
     query_KD = torch.cat([output.hidden_states[-1][0] for output in outputs])
-    close("query stream", case.model.encoder(case.batch, case.batch.masked_positions_K), query_KD)
+    close("xlnet, query stream", case.model.encoder(case.batch, case.batch.masked_positions_K), query_KD)
     logits_KV, pair_logits = case.model.logits(case.batch)
     assert pair_logits is None
-    close("logits", logits_KV, torch.cat([output.logits[0] for output in outputs]))
+    close("xlnet, logits", logits_KV, torch.cat([output.logits[0] for output in outputs]))
     content_TD = torch.cat([output.hidden_states[-2][0] for output in outputs])
-    close("content stream", case.model.encoder(case.batch), content_TD)
+    close("xlnet, content stream", case.model.encoder(case.batch), content_TD)
 
 
 def test_without_an_order_it_is_the_encoder_that_fine_tuning_reads(case) -> None:
@@ -76,7 +65,7 @@ def test_without_an_order_it_is_the_encoder_that_fine_tuning_reads(case) -> None
         case.theirs.transformer(row.ids_T[None], token_type_ids=row.segments_T[None]).last_hidden_state[0]
         for row in rows
     ]
-    close("hidden states", case.model.encoder(plain), torch.cat(expected_TD))
+    close("xlnet, hidden states", case.model.encoder(plain), torch.cat(expected_TD))
 
 
 def test_loss_and_gradients_equal_transformers(case) -> None:
@@ -87,7 +76,7 @@ def test_loss_and_gradients_equal_transformers(case) -> None:
         expected += float(row.predicted) * case.theirs(**their_inputs(row), labels=row.labels_K[None]).loss
     expected.backward()  # type: ignore[attr-defined]
     losses = case.model(case.batch)
-    close("loss", losses.mlm_sum, expected, atol=1e-4)  # type: ignore[arg-type]
+    close("xlnet, loss", losses.mlm_sum, expected, atol=1e-4)  # type: ignore[arg-type]
 
     case.model.zero_grad()
     (losses.mlm_sum / case.batch.predicted).backward()
@@ -177,10 +166,10 @@ def test_a_target_before_all_else_that_sees_nothing_is_a_guess(case, sharp) -> N
 def test_a_packed_batch_computes_what_each_sequence_does_alone(case) -> None:
     together = case.model(case.batch).mlm_sum
     apart = sum(case.model(row).mlm_sum for row in singles(case.batch))
-    close("loss, alone", together, apart, atol=1e-4, rtol=1e-6)  # type: ignore[arg-type]
+    close("xlnet, loss, alone", together, apart, atol=1e-4, rtol=1e-6)  # type: ignore[arg-type]
     logits_KV = torch.cat([case.model.logits(row)[0] for row in singles(case.batch)])
-    close("logits, alone", case.model.logits(case.batch)[0], logits_KV)
-    close("gradient, alone", gradient(case.model, together), gradient(case.model, apart), atol=1e-4)  # type: ignore[arg-type]
+    close("xlnet, logits, alone", case.model.logits(case.batch)[0], logits_KV)
+    close("xlnet, gradient, alone", gradient(case.model, together), gradient(case.model, apart), atol=1e-4)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fill", [False, True])
@@ -191,8 +180,8 @@ def test_what_fills_a_fixed_shape_changes_nothing(case, fill: bool) -> None:
     assert len(filled.ids_T) > case.batch.tokens and len(filled.masked_positions_K) == 40
     one = case.model(case.batch)
     other = case.model(filled)
-    close("filled", other.stacked(), one.stacked(), atol=1e-4)
-    close("filled, gradient", gradient(case.model, other.mlm_sum), gradient(case.model, one.mlm_sum), atol=1e-4)
+    close("xlnet, filled", other.stacked(), one.stacked(), atol=1e-4)
+    close("xlnet, filled, gradient", gradient(case.model, other.mlm_sum), gradient(case.model, one.mlm_sum), atol=1e-4)
 
 
 def use_grid(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,9 +207,9 @@ def test_the_padded_grid_computes_the_same(case, monkeypatch: pytest.MonkeyPatch
 
     use_grid(monkeypatch)
     found = case.model(batch).mlm_sum
-    close("grid", found, expected, atol=1e-4)
-    close("grid, gradient", gradient(case.model, found), expected_gradient, atol=1e-4)
-    close("grid, content", case.model.encoder(batch)[: case.batch.tokens], expected_TD)
+    close("xlnet, grid", found, expected, atol=1e-4)
+    close("xlnet, grid, gradient", gradient(case.model, found), expected_gradient, atol=1e-4)
+    close("xlnet, grid, content", case.model.encoder(batch)[: case.batch.tokens], expected_TD)
 
 
 def test_recomputed_layers_have_the_same_gradient(case) -> None:
@@ -231,7 +220,7 @@ def test_recomputed_layers_have_the_same_gradient(case) -> None:
     for model.encoder.recompute in (False, True):
         torch.manual_seed(0)
         found.append(gradient(model, model(case.batch).mlm_sum))
-    close("recomputed", found[0], found[1])
+    close("xlnet, recomputed", found[0], found[1])
     torch.manual_seed(1)
     assert not torch.allclose(gradient(model, model(case.batch).mlm_sum), found[0])
 
