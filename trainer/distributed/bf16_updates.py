@@ -102,7 +102,7 @@ class OverlappedGradients:
         set_gradient_norm(self._engine.optimizer, norm)
         for group in self._groups:
             if self._max_norm:
-                group.part_M.mul_(clip_factor(norm, self._max_norm))
+                group.part_M.mul_((self._max_norm / (norm + CLIP_EPSILON)).clamp(max=1.0))
             group.weights_M.grad = group.part_M
 
         basic_optimizer(self._engine).step()
@@ -175,8 +175,3 @@ def places_in(group: FlatGroup) -> list[Tensor]:
     sizes = [parameter.numel() for parameter in group.parameters]
     views = group.gradients_N[: sum(sizes)].split(sizes)
     return [view_N.view(parameter.shape) for parameter, view_N in zip(group.parameters, views, strict=True)]
-
-
-def clip_factor(norm: Tensor, max_norm: float) -> Tensor:
-    """Return the factor that brings a gradient of this norm to at most `max_norm`; at most 1."""
-    return (max_norm / (norm + CLIP_EPSILON)).clamp(max=1.0)

@@ -163,7 +163,10 @@ class StopAgreement:
         if self._agreed_to_stop():
             return True
 
-        self._start_asking()
+        import torch.distributed as dist
+
+        self._asked_by_any[0] = self._request.asked
+        self._pending = dist.all_reduce(self._shared, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return False
 
     def close(self) -> None:
@@ -176,12 +179,6 @@ class StopAgreement:
                 self._agreed_to_stop()
             dist.destroy_process_group(self._group)
             self._group = None
-
-    def _start_asking(self) -> None:
-        import torch.distributed as dist
-
-        self._asked_by_any[0] = self._request.asked
-        self._pending = dist.all_reduce(self._shared, dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _agreed_to_stop(self) -> bool:
         """Wait for the last reduction and return its result; False if none was started since the last read."""

@@ -123,7 +123,7 @@ def take_free_cores(cores: int, ranks: int) -> None:
 
     def look() -> Load:
         busy = busy_cores() if looks else 0.0
-        return Load(threads_beside(busy, cores, ranks), busy, cores)
+        return Load(max(1, int(cores - busy) // ranks), busy, cores)
 
     loads = [load for load in run_on_all_ranks(look) if load.busy >= BUSY_CORES and load.threads < share]
     if not loads or not may_choose():
@@ -140,13 +140,6 @@ def take_free_cores(cores: int, ranks: int) -> None:
         share,
         VARIABLE,
     )
-
-
-def threads_beside(busy: float, usable: int, ranks: int) -> int:
-    """Return how many threads each rank can have without sharing a core with other programs, at least 1."""
-    if busy < BUSY_CORES:
-        return max(1, usable // ranks)
-    return max(1, int(usable - busy) // ranks)
 
 
 def busy_cores() -> float:

@@ -21,7 +21,6 @@ from trainer.distributed.threads import (
     spare_busy_cores,
     take_free_cores,
     take_share_of_cores,
-    threads_beside,
 )
 
 
@@ -37,30 +36,31 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize(
-    ("busy", "usable", "ranks", "threads"),
-    [(0.0, 8, 1, 8), (0.4, 8, 2, 4), (0.6, 8, 1, 7), (1.9, 2, 1, 1), (3.0, 16, 4, 3), (64.0, 64, 2, 1), (0.0, 2, 4, 1)],
-)
-def test_each_rank_gets_threads_for_its_idle_cores(busy: float, usable: int, ranks: int, threads: int) -> None:
-    assert threads_beside(busy, usable, ranks) == threads
-
-
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(
-    ("busy", "variable", "used"),
-    [(7.26, None, 1), (7.26, "", 1), (7.26, "all", 1), (2.6, None, 5), (0.3, None, 8), (7.26, "8", 8)],
+    ("busy", "ranks", "variable", "used"),
+    [
+        (7.26, 1, None, 1),
+        (7.26, 1, "", 1),
+        (7.26, 1, "all", 1),
+        (64.0, 2, None, 1),
+        (2.6, 1, None, 5),
+        (2.6, 2, None, 2),
+        (0.4, 1, None, 8),
+        (7.26, 1, "8", 8),
+    ],
 )
 def test_a_run_takes_the_cores_that_are_free(
-    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, variable: str | None, used: int
+    monkeypatch: pytest.MonkeyPatch, capsys, busy: float, ranks: int, variable: str | None, used: int
 ) -> None:
     monkeypatch.setattr(module, "busy_cores", lambda: busy)
     if variable is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    take_free_cores(cores=8, ranks=1)
+    take_free_cores(cores=8, ranks=ranks)
 
     assert torch.get_num_threads() == used
     told = capsys.readouterr().out
-    if used == 1:
+    if busy == 7.26 and used == 1:
         assert told == (
             "Other programs keep 7.3 of the 8 cores busy, so this run computes with 1 thread instead of 8. "
             "OMP_NUM_THREADS=N sets another number.\n"
