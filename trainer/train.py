@@ -95,7 +95,7 @@ def pretrain(recipe: Recipe, stop: StopRequest, recording: Recording = NOTHING, 
     Raises PreemptedError on every rank, after everything is saved, if any of them was asked to stop.
     """
     started = perf_counter() if started is None else started
-    with live_run_named(recipe.run.folder, "run.output"):
+    with live_run_named(recipe.run.folder):
         start_distributed(recipe.engine.timeout_seconds, stop)
     spare_busy_cores()
     warn_of_slow_precision(recipe.engine.precision)

@@ -73,14 +73,10 @@ def claim(run: str) -> BaseFileLock:
             "folder, or that of a run."
         )
     lock = hold(run, "run.output")
-    try:
-        checkpoints = Path(run, CHECKPOINTS_FOLDER)
-        with write_errors_of(checkpoints):
-            checkpoints.mkdir(exist_ok=True)
-            remove_partial(run)
-    except BaseException:
-        lock.release()
-        raise
+    checkpoints = Path(run, CHECKPOINTS_FOLDER)
+    with write_errors_of(checkpoints):
+        checkpoints.mkdir(exist_ok=True)
+    remove_partial(run)
     return lock
 
 

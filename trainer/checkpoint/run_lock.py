@@ -76,7 +76,7 @@ def held(output: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def live_run_named(folder: str, flag: str) -> Iterator[None]:
+def live_run_named(folder: str) -> Iterator[None]:
     """If ranks cannot meet in the block, and a live process holds the folder, raise the error of `hold` instead.
 
     Ranks whose launcher was killed train on, and keep the port.
@@ -85,7 +85,7 @@ def live_run_named(folder: str, flag: str) -> Iterator[None]:
         yield
     except UsageError:
         if Path(folder, RUN_LOCK_FILE).exists():
-            hold(folder, flag).release()
+            hold(folder, "run.output").release()
         raise
 
 
