@@ -1,4 +1,4 @@
-"""The Triton attention kernel on a card: compared with plain attention, twice, compiled, and timed."""
+"""The Triton attention kernel on a card: compared with plain attention, twice, and compiled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from tests.gpu.conftest import DRY
 from tests.gpu.test_model import batch_of, model_of, small_shape
 from trainer.attention_choice import MIN_SPEEDUP, outcome_of, rules_of, set_triton, try_kernel
 from trainer.models.attention import SEED_RANGE, AttentionRule, attend_triton
-from trainer.models.attention_trial import Check, fault_of_kernel, random_rows, time_kernels, with_gradients
+from trainer.models.attention_trial import Check, fault_of_kernel, random_rows, with_gradients
 
 pytestmark = pytest.mark.gpu
 pytest.importorskip("triton", reason="the package triton is not installed")
 
 RULE = AttentionRule(heads=16, dropout=0.1, triton=True)  # BERT-large's
-TOKENS = 65_536
 ROWS = {
     "rows of 128": [128] * 512,
     "rows of 8 to 500": [8 + 492 * (i * 89 % 257) // 256 for i in range(257)],
@@ -99,19 +98,3 @@ def test_the_choice_of_a_run(card, monkeypatch) -> None:
     assert trial.fault is None and trial.speedup > 0
     assert (outcome_of([trial], any_speed=False).fault is None) == (trial.speedup >= MIN_SPEEDUP)
     assert torch.equal(before, torch.cuda.get_rng_state())
-
-
-@pytest.mark.parametrize("length", [1024, 8192])
-def test_times_of_a_window_of_modernbert_base(card, length: int) -> None:
-    """Forward and backward, in milliseconds, of 65,536 tokens."""
-    rows = random_rows([length] * (TOKENS // length), length, 12, torch.empty(64, dtype=torch.bfloat16, device=card))
-    rule = AttentionRule(heads=12, window=64, triton=True)
-    print(f"rows of {length}: {time_kernels(rows, rule)} on {torch.cuda.get_device_name(card)}")
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_times_of_a_layer_of_bert_large(card, name: str) -> None:
-    """Forward and backward, in milliseconds, of 65,536 tokens."""
-    assert abs(sum(ROWS[name]) - TOKENS) < 1000
-    rows = random_rows(ROWS[name], max(ROWS[name]), RULE.heads, torch.empty(64, dtype=torch.bfloat16, device=card))
-    print(f"{name}: {time_kernels(rows, RULE)} on {torch.cuda.get_device_name(card)}")

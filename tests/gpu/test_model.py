@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from tests.gpu.conftest import DRY
-from tests.gpu.memory_left import memory_now, recorded_allocations, what_is_left
 from trainer.build_model import log_attention
 from trainer.config.load import load_recipe
 from trainer.data.batches import pad_to_shape, shape_for
 from trainer.describe import count_parameters, held_bytes, meta_model
-from trainer.micro_batches import fits, trial_batch
+from trainer.micro_batches import fits, free_memory, trial_batch
 from trainer.models import attention
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
@@ -176,6 +175,12 @@ def trial(device: torch.device, held: int | None = None) -> bool:
     return fits(shape, recipe, trial_batch(shape, recipe, 1024, 100.0), held, device)
 
 
+def free_now(device: torch.device) -> int:
+    """Return the free bytes of a GPU after everything that was queued."""
+    torch.cuda.synchronize(device)
+    return free_memory(device)
+
+
 @pytest.fixture(scope="module")
 def tried(device) -> None:
     """After a first pass, which loads kernels and opens cuBLAS in two threads, each with a workspace that stays."""
@@ -188,9 +193,7 @@ def test_a_trial_pass_leaves_no_memory_behind(device, tried, what: str) -> None:
     """And finds that a terabyte does not fit. Memory that is free afterwards and was not before is no fault."""
     if device.type != "cuda":
         return
-    with recorded_allocations():
-        before = memory_now(device)
-        held = {"a pass that fits": None, "a terabyte": 10**12, "all but a megabyte": before.free - 2**20}[what]
-        assert trial(device, held) == (held is None)
-        after = memory_now(device)
-    assert before.free - after.free < MOST_BYTES_LEFT, what_is_left(before, after)
+    before = free_now(device)
+    held = {"a pass that fits": None, "a terabyte": 10**12, "all but a megabyte": before - 2**20}[what]
+    assert trial(device, held) == (held is None)
+    assert before - free_now(device) < MOST_BYTES_LEFT
