@@ -220,7 +220,7 @@ def attention_in(log: str) -> str:
 
 def values_of(bench: Bench, item: Item, pairs: Path, run: Path) -> dict[str, Any]:
     """Return what a run changes in its recipe, by key."""
-    size = step_size(bench, item)
+    size, unit = step_size(bench, item)
     return {
         "data.pairs": pairs,
         "data.max_length": longest_of(bench, item.case),
@@ -236,7 +236,7 @@ def values_of(bench: Bench, item: Item, pairs: Path, run: Path) -> dict[str, Any
         "batch.global_tokens": "none",
         "batch.ramp_from": "none",
         "batch.ramp_steps": "none",
-        "batch.global_tokens" if size.by_tokens else "batch.global_batch": size.size,
+        "batch.global_tokens" if unit == "tokens" else "batch.global_batch": size,
     }
 
 
@@ -261,8 +261,8 @@ def run_rival(bench: Bench, item: Item, pairs: Path) -> Figures:
     most_rows = 8 if bench.dry else STEP_TOKENS // longest
     found = bench.scratch / "rival.json"
     words = [sys.executable, "benchmarks/gpu_rivals.py", item.side, "--pairs", str(pairs), "--config", str(config)]
-    size = step_size(bench, item)
-    words += ["--step_tokens" if size.by_tokens else "--step_rows", str(size.size)]
+    size, unit = step_size(bench, item)
+    words += [f"--step_{unit}", str(size)]
     words += ["--seed", str(SEED), "--masked", str(masked_share(bench, item))]
     words += ["--device", bench.device, "--output", str(found)]
     words += ["--warmup", str(bench.warmup_steps), "--steps", str(bench.timed_steps)]

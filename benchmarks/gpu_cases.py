@@ -190,22 +190,17 @@ class Bench:
         return replace(self, ends_at=min(self.ends_at, time.monotonic() + seconds))
 
 
-@dataclass(frozen=True)
-class StepSize:
-    """The size of an optimizer step: `size` rows, or rows of about `size` tokens."""
+def step_size(bench: Bench, item: Item) -> tuple[int, str]:
+    """Return the size of an optimizer step of a case, in "rows" or "tokens": the same for all sides.
 
-    size: int
-    by_tokens: bool
-
-
-def step_size(bench: Bench, item: Item) -> StepSize:
-    """Return the size of an optimizer step of a case, which all sides share. Several GPUs have one each of that."""
+    Several GPUs have one each of that.
+    """
     case = item.case
     if bench.dry:
-        return StepSize(400, by_tokens=True)
+        return 400, "tokens"
     if case.low == case.high:
-        return StepSize(item.gpus * STEP_TOKENS // case.high, by_tokens=False)
-    return StepSize(item.gpus * STEP_TOKENS_PACKED, by_tokens=True)
+        return item.gpus * STEP_TOKENS // case.high, "rows"
+    return item.gpus * STEP_TOKENS_PACKED, "tokens"
 
 
 def write_case(bench: Bench, item: Item) -> Path:

@@ -53,19 +53,14 @@ def write_pairs(folder: Path, lengths_B: Ints, max_length: int, model: Model, vo
 
     written = []
     for index, group_B in enumerate(groups):
+        name = shards.shard_name("pairs", index, len(groups))
         table = random_rows(group_B, vocabulary, np.random.default_rng(index))
-        written.append(write_table(folder, shards.shard_name("pairs", index, len(groups)), table))
+        data, entry = shards.encode_shard(name, table, int(group_B.sum()))
+        (folder / name).write_bytes(data)
+        written.append(Shard(**entry))
 
     manifest = manifest_of(written, lengths_B, max_length, vocabulary)
     (folder / NAME).write_bytes(manifest.to_json())
-
-
-def write_table(folder: Path, name: str, table: pa.Table) -> Shard:
-    """Write a shard of pairs, and return its entry for the manifest."""
-    tokens = len(table["input_ids"].combine_chunks().flatten())
-    data, entry = shards.encode_shard(name, table, tokens)
-    (folder / name).write_bytes(data)
-    return Shard(**entry)
 
 
 def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
@@ -86,21 +81,14 @@ def write_vocabulary(folder: Path, model: Model, size: int) -> Vocabulary:
     return read_vocabulary(str(folder))
 
 
-def random_rows(
-    lengths_B: Ints, vocabulary: Vocabulary, random: np.random.Generator, ids_T: Ints | None = None
-) -> pa.Table:
-    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] with a byte-level vocabulary.
-
-    ids_T: the token ids of all rows, concatenated; special tokens overwrite some of them in place. By default they are
-    drawn uniformly.
-    """
+def random_rows(lengths_B: Ints, vocabulary: Vocabulary, random: np.random.Generator) -> pa.Table:
+    """Return a shard's table: [CLS] A [SEP] B [SEP] with a label, or [CLS] A [SEP] with a byte-level vocabulary."""
     has_pairs = vocabulary.model == "wordpiece"
     ends_B = lengths_B.cumsum()
     starts_B = ends_B - lengths_B
     first_of_b_B = lengths_B // 2 if has_pairs else lengths_B
 
-    if ids_T is None:
-        ids_T = random.choice(vocabulary.ordinary_ids, int(ends_B[-1]))
+    ids_T = random.choice(vocabulary.ordinary_ids, int(ends_B[-1]))
     ids_T[starts_B] = vocabulary.special_id("cls")
     ids_T[ends_B - 1] = vocabulary.special_id("sep")
     if has_pairs:

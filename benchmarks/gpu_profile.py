@@ -178,7 +178,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def shown(profile: Profile, title: str) -> str:
-    """Return a profile as Markdown."""
+    """Return a profile as Markdown, without single kernels."""
     busy = "no GPU" if profile.busy is None else f"the GPU is busy {profile.busy:.1%}"
     lines = [
         f"# {title}",
@@ -189,17 +189,4 @@ def shown(profile: Profile, title: str) -> str:
         "|---|---|",
         *(f"| {name} | {share:.1%} |" for name, share in sorted(profile.shares.items(), key=lambda item: -item[1])),
     ]
-    for heading, kernels in (("Longest kernels", profile.kernels), ("Longest without a category", profile.others)):
-        lines += [
-            "",
-            f"## {heading}",
-            "",
-            "| kernel | category | a step | us a step | share |",
-            "|---|---|---|---|---|",
-        ]
-        for kernel in kernels:
-            name = kernel.name[:150].replace("|", "\\|")
-            lines.append(
-                f"| `{name}` | {kernel.category} | {kernel.count:.1f} | {kernel.us:,.0f} | {kernel.share:.1%} |"
-            )
     return "\n".join(lines) + "\n"

@@ -1,6 +1,6 @@
 """`make bench`: compares our code with rivals on the same text, in alternating rounds, by the median of the ratios.
 
-    python benchmarks/run.py [--megabytes 20] [--rounds 5]
+    python benchmarks/run.py [--megabytes 20] [--rounds 5]      # from the root of the repository
 
 Absolute speeds depend on the machine and its other load, so quote the ratios.
 """
@@ -89,25 +89,13 @@ def main() -> None:
 
 def make_data(out: Path, megabytes: str) -> None:
     """Make text, a vocabulary and pairs with the commands that a user would run."""
-    job = [sys.executable, "-m", "pipeline"]
     for command in (
-        [sys.executable, "-m", "clozeline.demo.corpus", out / "corpus.jsonl", "--megabytes", megabytes],
-        [*job, "shard", "--input", out / "corpus.jsonl", "--output", out / "text"],
-        [*job, "vocab", "--text", out / "text", "--output", out / "vocab", "--model", "wordpiece", "--size", "30522"],
-        [
-            *job,
-            "pairs",
-            "--text",
-            out / "text",
-            "--vocab",
-            out / "vocab",
-            "--output",
-            out / "pairs",
-            "--objective",
-            "nsp",
-        ],
+        f"clozeline.demo.corpus {out}/corpus.jsonl --megabytes {megabytes}",
+        f"pipeline shard --input {out}/corpus.jsonl --output {out}/text",
+        f"pipeline vocab --text {out}/text --output {out}/vocab --model wordpiece --size 30522",
+        f"pipeline pairs --text {out}/text --vocab {out}/vocab --output {out}/pairs --objective nsp",
     ):
-        subprocess.run(list(map(str, command)), check=True)
+        subprocess.run([sys.executable, "-m", *command.split()], check=True)
 
 
 def encoding(out: Path, rounds: int) -> None:
@@ -191,31 +179,23 @@ def learning(out: Path, distinct: int = 1_000_000) -> None:
 def commands(out: Path, copies: int, rounds: int) -> None:
     """Time `shard`, `vocab` and `pairs` on a larger text, in alternation with libraries that do part of their work."""
     parts, megabytes = repeat_text(out, copies)
-    job = [sys.executable, "-m", "pipeline"]
-    rival = [sys.executable, str(Path(__file__).parent / "rivals.py")]
-    text = out / "big_text"
-    vocab = out / "big_vocab"
-    pairs = ["--output", out / "big_pairs", "--objective", "nsp"]
-    wordpiece = ["--model", "wordpiece", "--size", "30522"]
+    job, rival = "-m pipeline", "benchmarks/rivals.py"
+    text, vocab, corpus = out / "big_text", out / "big_vocab", out / "big.jsonl"
     timed = {
-        "`shard`": [*job, "shard", "--input", f"{parts}/*", "--output", text, "--overwrite"],
-        "`vocab`": [*job, "vocab", "--text", text, "--output", vocab, *wordpiece, "--overwrite"],
-        "`pairs`": [*job, "pairs", "--text", text, "--vocab", vocab, *pairs, "--overwrite"],
-        "tokenizers' `encode_batch_fast`, 2 threads": [
-            *rival,
-            "encode_batch_fast",
-            out / "big.jsonl",
-            out / "vocab" / "tokenizer.json",
-        ],
-        "tokenizers' `train_from_iterator`, 2 threads": [*rival, "train_from_iterator", out / "big.jsonl", "30522"],
-        "datatrove, documents read and written unchanged": [*rival, "datatrove", parts, out / "datatrove"],
+        "`shard`": f"{job} shard --input {parts}/* --output {text} --overwrite",
+        "`vocab`": f"{job} vocab --text {text} --output {vocab} --model wordpiece --size 30522 --overwrite",
+        "`pairs`": f"{job} pairs --text {text} --vocab {vocab} --output {out}/big_pairs --objective nsp --overwrite",
+        "tokenizers' `encode_batch_fast`, 2 threads": f"{rival} encode_batch_fast {corpus} {out}/vocab/tokenizer.json",
+        "tokenizers' `train_from_iterator`, 2 threads": f"{rival} train_from_iterator {corpus} 30522",
+        "datatrove, documents read and written unchanged": f"{rival} datatrove {parts} {out}/datatrove",
     }
     environment = os.environ | {"TOKENIZERS_PARALLELISM": "true", "RAYON_NUM_THREADS": "2"}
     took: dict[str, list[float]] = {what: [] for what in timed}
     for _ in range(rounds):
         shutil.rmtree(out / "datatrove", ignore_errors=True)  # it would skip finished work
         for what, command in timed.items():
-            done = partial(subprocess.run, list(map(str, command)), env=environment, check=True, capture_output=True)
+            words = [sys.executable, *command.split()]
+            done = partial(subprocess.run, words, env=environment, check=True, capture_output=True)
             took[what].append(seconds(done))
     for what, times in took.items():
         middle = statistics.median(times)
