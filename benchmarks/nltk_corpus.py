@@ -8,8 +8,7 @@
 
 Writes OUT/corpus.jsonl, {"text"} of reviews, news, the Brown corpus, web text, Genesis and speeches, 23 MB, and
 OUT/reviews.jsonl, the 2,000 movie reviews of these, 8 MB. Writes OUT/suite.toml, a suite for `clozeline suite`, none of
-whose sentences is from a document of the corpus. OUT/suite_few.toml has its first four tasks with 100 examples to train
-on, and 100 to choose the best epoch by.
+whose sentences is from a document of the corpus.
 
     polarity        10,662 sentences of movie reviews, pos or neg (Pang and Lee, 2005), 1,000 of them to train on
     subjectivity    which of 10,000 sentences tell a movie's plot, and which judge it (Pang and Lee, 2004)
@@ -62,11 +61,6 @@ SET_SIZES = {
 }
 """By task, the number of examples to train on and to choose the best epoch by. The rest is the test set."""
 
-FEW = 100
-"""Examples to train on, and to choose the best epoch by, of suite_few.toml."""
-
-TRAINING_ON_FEW = TRAINING | {"epochs": 20}
-
 MAX_TEST_EXAMPLES = 10_000
 """Larger test sets are cut to this size, so that scoring does not take longer than training."""
 
@@ -96,20 +90,18 @@ def main() -> None:
         "questions": drawn_task("sentence", questions(corpora), out / "questions"),
         "parts_of_speech": drawn_task("tags", tagged_sentences(corpora), out / "parts_of_speech"),
     }
-    few = {name: with_few(task, out) for name, task in tasks.items()}
-    write_suite(out / "suite_few.toml", f"{FEW} labeled sentences", TRAINING_ON_FEW, few)
     if options.entities:
         tasks["entities"] = entity_task(options.entities.resolve())
     if options.paraphrases:
         tasks["paraphrases"] = paraphrase_task(options.paraphrases.resolve(), out / "paraphrases")
 
-    write_suite(out / "suite.toml", "labeled sentences", TRAINING, tasks)
+    write_suite(out / "suite.toml", tasks)
 
 
-def write_suite(path: Path, name: str, training: dict[str, Any], tasks: dict[str, dict[str, Any]]) -> None:
+def write_suite(path: Path, tasks: dict[str, dict[str, Any]]) -> None:
     """Write a suite of these tasks, which are scored on their test sets."""
-    defaults = {"sets": ["test"], "training": training}
-    path.write_text(tomli_w.dumps({"name": name, "defaults": defaults, "tasks": tasks}))
+    defaults = {"sets": ["test"], "training": TRAINING}
+    path.write_text(tomli_w.dumps({"name": "labeled sentences", "defaults": defaults, "tasks": tasks}))
 
 
 def documents(corpora: Path) -> Iterator[str]:
@@ -225,16 +217,6 @@ def drawn_task(kind: str, lines: Iterable[Line], folder: Path) -> dict[str, Any]
         {label for line in lines for label in (line["tags"] if kind == "tags" else [line["label"]])}
     )
     return {"kind": kind, "data": data, "metrics": ["accuracy"]}
-
-
-def with_few(task: dict[str, Any], out: Path) -> dict[str, Any]:
-    """Write the first FEW examples of a drawn task's train and dev sets, and return the task with these."""
-    data = dict(task["data"])
-    for name in ("train", "dev"):
-        data[name] = data[name].replace(".jsonl", f"_{FEW}.jsonl")
-        lines = (out / task["data"][name]).read_text().splitlines(keepends=True)
-        (out / data[name]).write_text("".join(lines[:FEW]))
-    return task | {"data": data}
 
 
 def entity_task(folder: Path) -> dict[str, Any]:

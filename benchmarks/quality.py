@@ -21,9 +21,9 @@ vectors and the checkpoints are not counted.
 Steps are timed first, which other work on the machine disturbs: with --time_only in a quiet hour, once for all.
 Afterwards they count, whatever else runs. Scores come from quality_measure.py: nats at [MASK], at the same positions
 for all. Finished runs are kept, so two commands with different names in --only can share a machine, and ours continue
-where they were interrupted. Writes OUT/curves.svg, and prints the table. Evaluations for the curves are not counted,
-but take as long as some minutes of training; --no_curves leaves them out. With --device cuda, minutes are wall-clock
-time on the GPU.
+where they were interrupted. Prints the table; the outcome.json of each run has its curve. Evaluations for the curves
+are not counted, but take as long as some minutes of training; --no_curves leaves them out. With --device cuda, minutes
+are wall-clock time on the GPU.
 
 The weights are in OUT/NAME_MINUTES_SEED/hf. `clozeline suite A=OUT/.../hf B=OUT/.../hf --suite OUT/suite.toml`
 fine-tunes them on the tasks of nltk_corpus.py.
@@ -35,13 +35,11 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, replace
-from itertools import cycle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from drawing import write_svg
 from quality_measure import HeldOut, read_held_out
 from quality_ours import (
     HERE,
@@ -49,20 +47,15 @@ from quality_ours import (
     PARTS,
     SMALL_BERT,
     Settings,
-    documents_of,
     export_untrained,
     make,
-    make_text,
-    make_vocabulary,
     one_thread,
     time_steps,
     train_ours,
-    write_documents,
 )
 from transformers import AutoModelForMaskedLM
 
 from schemas import storage
-from schemas.charts import COLORS, Line, chart, short
 from schemas.statistics import read_statistics
 
 VOCABULARY_SIZE = 8000
@@ -87,15 +80,9 @@ class Contestant:
     settings: Settings
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The outcome of one run. seconds: CPU seconds of training only. curve: (seconds, held-out loss at [MASK])."""
-
-    steps: int
-    tokens: int
-    seconds: float
-    curve: list[tuple[float, float]]
-    hf: Path
+Outcome = dict[str, Any]
+"""What outcome.json says of a run: steps, tokens, seconds (CPU seconds of training only), curve (seconds and held-out
+losses at [MASK])."""
 
 
 def main() -> None:
@@ -115,6 +102,7 @@ def main() -> None:
             contestant_of(name)
 
     out = options.output
+    out.mkdir(parents=True, exist_ok=True)
     if options.text:
         link_text(options.text, out)
     else:
@@ -126,7 +114,6 @@ def main() -> None:
     bits = held_out.bits_per_character(unigram_loss)
     print(f"word frequencies alone: {unigram_loss:.3f} nats, {bits:.3f} bits a character")
 
-    outcomes: dict[Key, Outcome] = {}
     for minutes in options.minutes:
         for seed in options.seeds:
             for name in options.only or [*CONTESTANTS, "cpu_minutes" if minutes <= 20 else "cpu_hour"]:
@@ -134,15 +121,11 @@ def main() -> None:
                 if options.time_only:
                     train(key, folder_of(key, out), options)
                     continue
-                outcomes[key] = run(key, options)
-                print_line(key, outcomes[key], held_out)
-
-    draw(outcomes, unigram_loss, out / "curves.svg")
+                print_line(key, run(key, options), folder_of(key, out) / "hf", held_out)
 
 
 def link_text(folders: list[Path], out: Path) -> None:
     """Make OUT/text and OUT/held_out_text links to these folders."""
-    out.mkdir(parents=True, exist_ok=True)
     for name, folder in zip(("text", "held_out_text"), folders, strict=True):
         if not (out / name).exists():
             (out / name).symlink_to(folder.resolve())
@@ -156,22 +139,28 @@ def split_corpora(corpora: list[str], out: Path) -> None:
 
     # Written only once, because another command that shares OUT may be reading them.
     if not (out / "training.jsonl").exists():
-        write_documents(held_out, out / "held_out.jsonl")
-        write_documents(training, out / "training.jsonl")
+        for name, lines in (("held_out", held_out), ("training", training)):
+            storage.publish(str(out / f"{name}.jsonl"), "".join(f"{line}\n" for line in lines).encode())
     elif documents_of([str(out / "training.jsonl")]) != training:
         sys.exit(f"{out} was made from other documents than {', '.join(corpora)}. Choose another --output.")
 
-    make_text(out / "training.jsonl", out / "text")
-    make_text(out / "held_out.jsonl", out / "held_out_text")
+    for name, text in (("training", out / "text"), ("held_out", out / "held_out_text")):
+        make(text, f"python -m pipeline shard --input {out / name}.jsonl --output {text}")
+
+
+def documents_of(files: list[str]) -> list[str]:
+    """Return the documents of JSONL files, each as one line of JSON."""
+    return [line for file in files for line in Path(file).read_text().splitlines()]
 
 
 def make_data(out: Path) -> None:
     """Make OUT/pairs, OUT/held_out_pairs and OUT/statistics, with the vocabulary of the training text."""
-    make_vocabulary(out / "text", out / "vocab", VOCABULARY_SIZE)
-
+    vocab = out / "vocab"
+    kind = f"--model wordpiece --size {VOCABULARY_SIZE} --lowercase"
+    make(vocab, f"python -m pipeline vocab --text {out / 'text'} --output {vocab} {kind}")
     for text, pairs in (("text", "pairs"), ("held_out_text", "held_out_pairs")):
         rows = "--objective full_sentences --max_length 128"
-        command = f"python -m pipeline pairs --text {out / text} --vocab {out / 'vocab'} --output {out / pairs} {rows}"
+        command = f"python -m pipeline pairs --text {out / text} --vocab {vocab} --output {out / pairs} {rows}"
         make(out / pairs, command)
     statistics = out / "statistics"
     make(statistics, f"python -m pipeline statistics --pairs {out / 'pairs'} --output {statistics}")
@@ -186,7 +175,7 @@ def run(key: Key, options: argparse.Namespace) -> Outcome:
     if not (folder / "outcome.json").exists():
         outcome = train(key, folder, options)
         storage.publish(str(folder / "outcome.json"), json.dumps(outcome).encode())
-    return Outcome(**json.loads((folder / "outcome.json").read_text()), hf=folder / "hf")
+    return json.loads((folder / "outcome.json").read_text())
 
 
 def folder_of(key: Key, out: Path) -> Path:
@@ -195,8 +184,8 @@ def folder_of(key: Key, out: Path) -> Path:
     return out / "_".join(f"{name} {minutes:g} {seed}".replace("/", "-").replace(",", "").split())
 
 
-def train(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train the contestant of a name, and return the fields of Outcome except `hf`. With --time_only, none of them."""
+def train(key: Key, folder: Path, options: argparse.Namespace) -> Outcome:
+    """Train the contestant of a name, and return its outcome. With --time_only, it is empty."""
     name, minutes, seed = key
     if name.startswith("run_mlm"):
         return train_rival(key, folder, options)
@@ -246,8 +235,8 @@ def contestant_of(name: str) -> Contestant:
     return Contestant(recipe, start, settings)
 
 
-def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Train transformers' model with quality_rival.py, and return the fields of Outcome except `hf`."""
+def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> Outcome:
+    """Train transformers' model with quality_rival.py, and return its outcome."""
     name, minutes, seed = key
     words = [sys.executable, str(HERE / "quality_rival.py"), str(options.output / "pairs")]
     words += [str(options.output / "held_out_pairs"), "--output", str(folder / "hf"), "--seconds", str(minutes * 60)]
@@ -266,31 +255,14 @@ def train_rival(key: Key, folder: Path, options: argparse.Namespace) -> dict[str
     return json.loads((folder / "hf" / "curve.json").read_text())
 
 
-# ---- The table and curves ----
-
-
-def print_line(key: Key, outcome: Outcome, held_out: HeldOut) -> None:
+def print_line(key: Key, outcome: Outcome, hf: Path, held_out: HeldOut) -> None:
     """Print one line of the table: steps, millions of tokens, nats, bits per character, accuracy."""
     name, minutes, seed = key
-    score = held_out.score(AutoModelForMaskedLM.from_pretrained(outcome.hf))
+    score = held_out.score(AutoModelForMaskedLM.from_pretrained(hf))
     bits = held_out.bits_per_character(score.loss)
-    figures = f"{outcome.steps:,} | {outcome.tokens / 1e6:.2f} | {score.loss:.3f} | {bits:.3f} | {score.accuracy:.3f}"
-    print(f"| {name} | {minutes:g} | {seed} | {figures} |", flush=True)
-
-
-def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:
-    """Draw the held-out loss of all trained runs over minutes, and that of word frequencies."""
-    curves = [(key[0], outcome.curve) for key, outcome in outcomes.items() if outcome.curve]
-    if not curves:
-        return
-
-    names = list(dict.fromkeys(name for name, _ in curves))
-    color = dict(zip(names, cycle(COLORS), strict=False))
-    lines = [Line(name, color[name], [(seconds / 60, loss) for seconds, loss in curve]) for name, curve in curves]
-    last = max(minutes for line in lines for minutes, _ in line.points)
-    lines.append(Line("word frequencies alone", "gray", [(0, unigram_loss), (last, unigram_loss)]))
-    drawn = chart("Held-out loss at [MASK], nats", lines, last, [], short)
-    write_svg(replace(drawn, unit="minute"), path)
+    trained = f"{outcome['steps']:,} | {outcome['tokens'] / 1e6:.2f}"
+    scores = f"{score.loss:.3f} | {bits:.3f} | {score.accuracy:.3f}"
+    print(f"| {name} | {minutes:g} | {seed} | {trained} | {scores} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -80,34 +80,21 @@ def train_ours(name: str, seconds: float, folder: Path, settings: Settings, devi
     """Time some steps, then train as many as fit into `seconds`, with ten evaluations whose time does not count.
 
     name: of a recipe, or SMALL_BERT. settings: keys of the recipe to change, evaluation.every for fewer evaluations.
-    Writes FOLDER/hf, and returns the fields of quality.Outcome except `hf`.
+    Writes FOLDER/hf, and returns the outcome of quality.py. Continues a run that was interrupted. If checkpoint.keep is
+    above 1, FOLDER/hf has the mean weights of as many checkpoints.
     """
     seconds_a_step = time_steps(name, folder, settings, device)
     steps = max(1, int(seconds / seconds_a_step))
-    lines = train_steps(name, steps, folder, settings, device)
-    curve = [(step * seconds_a_step, loss) for step, loss in evaluations_of(lines)]
-    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
-
-
-def train_steps(name: str, steps: int, folder: Path, settings: Settings, device: str) -> list[dict[str, Any]]:
-    """Train up to a number of steps with evaluations, write FOLDER/hf, and return the lines of metrics.
-
-    Continues a run that was interrupted. If checkpoint.keep is above 1, FOLDER/hf has the mean weights of as many
-    checkpoints.
-    """
-    averaged = settings.get("checkpoint.keep", 1)
     every = max(1, steps // CHECKPOINTS)
-    evaluated = {"evaluation.every": 2 * every, "checkpoint.every": every}
-    evaluated |= settings
     run = folder / "run"
-    subprocess.run(command(name, run, steps, evaluated), check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
-    export(run, folder / "hf", averaged)
-    return read_metrics(str(run))
+    words = command(name, run, steps, {"evaluation.every": 2 * every, "checkpoint.every": every} | settings)
+    subprocess.run(words, check=True, env=one_thread(device), stdout=subprocess.DEVNULL)
+    export(run, folder / "hf", settings.get("checkpoint.keep", 1))
 
-
-def evaluations_of(lines: list[dict[str, Any]]) -> list[tuple[int, float]]:
-    """Return (step, held-out loss at [MASK]) of each evaluation."""
-    return [(line["step"], line["eval_mlm_loss_masked"]) for line in lines if "eval_mlm_loss_masked" in line]
+    lines = read_metrics(str(run))
+    evaluated = [line for line in lines if "eval_mlm_loss_masked" in line]
+    curve = [(line["step"] * seconds_a_step, line["eval_mlm_loss_masked"]) for line in evaluated]
+    return {"steps": steps, "tokens": lines[-1]["tokens"], "seconds": steps * seconds_a_step, "curve": curve}
 
 
 def export_untrained(name: str, folder: Path, settings: Settings, device: str) -> None:
@@ -199,26 +186,6 @@ def run_line(line: str) -> None:
     print(f"$ {line}", file=sys.stderr, flush=True)
     words = [sys.executable if word == "python" else word for word in shlex.split(line)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=one_thread("cpu"))
-
-
-def documents_of(files: list[str]) -> list[str]:
-    """Return the documents of JSONL files, each as one line of JSON."""
-    return [line for file in files for line in Path(file).read_text().splitlines()]
-
-
-def write_documents(documents: list[str], path: Path) -> None:
-    """Write documents, given as lines of JSON, to a file, all of them or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    storage.publish(str(path), "".join(f"{document}\n" for document in documents).encode())
-
-
-def make_text(documents: Path, text: Path) -> None:
-    make(text, f"python -m pipeline shard --input {documents} --output {text}")
-
-
-def make_vocabulary(text: Path, vocab: Path, size: int) -> None:
-    """Train a WordPiece vocabulary that ignores case and accents."""
-    make(vocab, f"python -m pipeline vocab --text {text} --output {vocab} --model wordpiece --size {size} --lowercase")
 
 
 def make(folder: Path, line: str) -> None:

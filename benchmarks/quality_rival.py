@@ -11,8 +11,7 @@ warmup, which is better at these sizes. Tokens, layers, widths, heads and cores 
 
 On a CPU, time is CPU time of the process. Some steps are timed first, on a model that is thrown away, to determine how
 many steps fit; the seconds of one are kept in HF/../step_seconds.json, and --time_only ends there. Writes
-HF/curve.json with [seconds, held-out loss at [MASK]] of a dozen evaluations, whose time does not count. After each of
-them it saves its state in HF/../training.pt, from which the same command continues.
+HF/curve.json with [seconds, held-out loss at [MASK]] of a dozen evaluations, whose time does not count.
 """
 
 from __future__ import annotations
@@ -75,16 +74,13 @@ def main() -> None:
     model = new_model(tokenizer, options)
     held_out = read_held_out(options.held_out)
     training = Training(model, options, steps)
-    losses = training.resume()
-    done = losses[-1][0] if losses else 0
-    batches = endless_batches(blocks, options.batch, options.seed, collator, done)
-    curve = [(step * seconds_a_step, loss) for step, loss in trained(training, batches, losses, held_out)]
+    batches = endless_batches(blocks, options.batch, options.seed, collator)
+    curve = [(step * seconds_a_step, loss) for step, loss in trained(training, batches, held_out)]
 
     model.save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
     result = {"steps": steps, "tokens": steps * options.batch * BLOCK, "seconds": curve[-1][0], "curve": curve}
     (options.output / "curve.json").write_text(json.dumps(result))
-    training.saved.unlink()
 
 
 def step_seconds(options: argparse.Namespace, tokenizer: PreTrainedTokenizerBase, batches: Iterator[Any]) -> float:
@@ -132,7 +128,6 @@ class Training:
     def __init__(self, model: PreTrainedModel, options: argparse.Namespace, steps: int):
         self.model = model
         self.steps = steps
-        self.saved = options.output.with_name("training.pt")
         self.device = options.device
         self.clock = process_time if options.device == "cpu" else perf_counter
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, weight_decay=0.0)
@@ -152,45 +147,18 @@ class Training:
             self.optimizer.zero_grad()
         return self.clock() - started
 
-    def save(self, losses: list[tuple[int, float]]) -> None:
-        """Save all that `resume` needs. losses: (step, held-out loss) of the evaluations up to now."""
-        parts = {name: getattr(self, name).state_dict() for name in PARTS}
-        draws = {"torch": torch.get_rng_state(), "cuda": torch.cuda.get_rng_state_all()}
-        unfinished = self.saved.with_suffix(".tmp")
-        torch.save({"parts": parts, "draws": draws, "losses": losses}, unfinished)
-        unfinished.rename(self.saved)
 
-    def resume(self) -> list[tuple[int, float]]:
-        """Continue from what was saved last, and return its losses; an empty list if nothing was."""
-        if not self.saved.exists():
-            return []
-        state = torch.load(self.saved, map_location="cpu")
-        for name in PARTS:
-            getattr(self, name).load_state_dict(state["parts"][name])
-        torch.set_rng_state(state["draws"]["torch"])
-        torch.cuda.set_rng_state_all(state["draws"]["cuda"])
-        return state["losses"]
-
-
-PARTS = ("model", "optimizer", "schedule")
-
-
-def trained(
-    training: Training, batches: Iterator[Any], losses: list[tuple[int, float]], held_out: HeldOut
-) -> list[tuple[int, float]]:
-    """Take the steps that are left, and return (step, held-out loss) of all evaluations, of which `losses` are there.
-
-    The last evaluation is after the last step.
-    """
-    losses = list(losses)
-    for number in range(len(losses) + 1, EVALUATIONS + 1):
-        done = losses[-1][0] if losses else 0
+def trained(training: Training, batches: Iterator[Any], held_out: HeldOut) -> list[tuple[int, float]]:
+    """Take all steps, and return (step, held-out loss) of all evaluations. The last one is after the last step."""
+    losses = []
+    done = 0
+    for number in range(1, EVALUATIONS + 1):
         until = training.steps * number // EVALUATIONS
         training.take(batches, until - done)
+        done = until
         loss = held_out.score(training.model).loss
         losses.append((until, loss))
         print(f"{until} steps: {loss:.3f}", flush=True)
-        training.save(losses)
     return losses
 
 
@@ -206,18 +174,12 @@ def blocks_of(pairs: Path) -> list[list[int]]:
     return ids[:whole].reshape(-1, BLOCK).tolist()
 
 
-def endless_batches(blocks: list[list[int]], size: int, seed: int, collator: Any, done: int = 0) -> Iterator[Any]:
-    """Yield masked batches without end, each block at most once per epoch, in a different order in each epoch.
-
-    done: how many batches at the beginning were taken before, and are left out.
-    """
+def endless_batches(blocks: list[list[int]], size: int, seed: int, collator: Any) -> Iterator[Any]:
+    """Yield masked batches without end, each block at most once per epoch, in a different order in each epoch."""
     generator = np.random.default_rng(seed)
     while True:
         order = generator.permutation(len(blocks))
         for start in range(0, len(order) - size + 1, size):
-            if done > 0:
-                done -= 1
-                continue
             chosen = order[start : start + size]
             yield collator([{"input_ids": blocks[i]} for i in chosen])
 

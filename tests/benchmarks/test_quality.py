@@ -6,7 +6,6 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
-from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
@@ -50,23 +49,6 @@ def test_an_output_of_another_corpus_is_refused(quality: ModuleType, tmp_path: P
         quality.split_corpora([str(corpus)], out)
 
 
-def test_a_drawing_has_a_curve_for_each_run_that_was_evaluated(quality: ModuleType, tmp_path: Path) -> None:
-    curves = {"tiny": [(60.0, 6.5), (120.0, 5.0)], "a<b": [(30.0, 6.0)], "run_mlm, defaults": []}
-    outcomes = {(name, 2.0, 0): quality.Outcome(1, 1, 1.0, curve, tmp_path) for name, curve in curves.items()}
-    quality.draw(outcomes, 6.9, tmp_path / "curves.svg")
-
-    drawing = ElementTree.parse(tmp_path / "curves.svg").getroot()
-    inside = [
-        0 <= float(coordinate) <= limit
-        for line in drawing.findall("{*}svg/{*}polyline")
-        for point in line.attrib["points"].split()
-        for coordinate, limit in zip(point.split(","), (1000, 200), strict=True)
-    ]
-    assert inside == [True] * 10, "two coordinates of three measurements and of both ends of the line"
-    told = [text.text for text in drawing.findall("{*}text")]
-    assert "tiny" in told and "a<b" in told and "run_mlm, defaults" not in told
-
-
 # Labeled sentences
 
 
@@ -84,7 +66,7 @@ def test_a_question_has_the_kind_of_its_answer(tmp_path: Path) -> None:
     ]
 
 
-def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> None:
+def test_sets_share_no_example_and_their_suite_scores_the_rest(tmp_path: Path) -> None:
     lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
     task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
     sets = {
@@ -95,19 +77,6 @@ def test_sets_share_no_example_and_the_test_set_is_the_rest(tmp_path: Path) -> N
     assert [len(texts) for texts in sets.values()] == [train, dev, 3700 - train - dev]
     assert len({text for texts in sets.values() for text in texts}) == 3700
 
-
-def test_the_suite_is_one_that_can_be_run_and_scores_test_sets(tmp_path: Path) -> None:
-    lines = [{"text": f"sentence {i}", "label": "pos" if i % 2 else "neg"} for i in range(3700)]
-    task = nltk_corpus.drawn_task("sentence", lines, tmp_path / "polarity")
-    with_few = nltk_corpus.with_few(task, tmp_path)
-    for name, of_name, training in (
-        ("suite.toml", task, nltk_corpus.TRAINING),
-        ("suite_few.toml", with_few, nltk_corpus.TRAINING_ON_FEW),
-    ):
-        nltk_corpus.write_suite(tmp_path / name, name, training, {"polarity": of_name})
-        opened = open_suite(str(tmp_path / name), [], []).tasks["polarity"]
-        assert (opened.entry.sets, opened.task.training.epochs) == (("test",), training["epochs"])
-
-    for part in ("train", "dev"):
-        lines, few = ((tmp_path / one["data"][part]).read_text().splitlines() for one in (task, with_few))
-        assert few == lines[: nltk_corpus.FEW]
+    nltk_corpus.write_suite(tmp_path / "suite.toml", {"polarity": task})
+    opened = open_suite(str(tmp_path / "suite.toml"), [], []).tasks["polarity"]
+    assert (opened.entry.sets, opened.task.training.epochs) == (("test",), nltk_corpus.TRAINING["epochs"])
