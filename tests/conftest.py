@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import fsspec
@@ -253,37 +253,37 @@ def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
+@contextmanager
+def s3_variables(**variables: str) -> Iterator[None]:
+    """Set variables for s3://, whose clients s3fs caches: those of another server must serve neither side of this."""
+    forget_clients = fsspec.get_filesystem_class("s3").clear_instance_cache
+    forget_clients()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield
+    forget_clients()
+
+
 @pytest.fixture(scope="module")
 def store() -> Iterator[ObjectStore]:
     """Run an S3 server on loopback."""
-    # Nor must clients of other servers serve its tests: their requests would go around its faults and counts.
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    made = ObjectStore()
-    yield made
-    made.stop()
-    # s3fs caches its clients. Those of this server must not serve later tests, whose server has another port.
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with s3_variables():
+        made = ObjectStore()
+        yield made
+        made.stop()
 
 
 @pytest.fixture
-def s3(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+def s3(store: ObjectStore) -> Iterator[ObjectStore]:
     """Make s3:// use the server, without faults, in this process."""
     store.reset()
-    for name, value in (KEYS | {"AWS_ENDPOINT_URL": store.endpoint}).items():
-        monkeypatch.setenv(name, value)
-
-    # Clients of earlier tests may have other environment variables.
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield store
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with s3_variables(**KEYS, AWS_ENDPOINT_URL=store.endpoint):
+        yield store
 
 
 @pytest.fixture
-def store_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def store_out_of_reach() -> Iterator[None]:
     """Make s3:// use an address where nothing answers."""
-    nowhere = KEYS | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
-    for name, value in nowhere.items():
-        monkeypatch.setenv(name, value)
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
-    yield
-    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    with s3_variables(**KEYS, AWS_ENDPOINT_URL="http://127.0.0.1:9", AWS_MAX_ATTEMPTS="1"):
+        yield

@@ -23,6 +23,8 @@ TEXTS = [
     ROOT / "docs/release.md",
 ]
 
+CI_SCRIPTS = [(ROOT / ".ci" / name).read_text() for name in ("run", "nightly")]
+
 Table = dict[Any, Any]
 
 
@@ -57,15 +59,9 @@ def test_a_workflow_has_limits_and_few_rights(path: Path) -> None:
             assert re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) if "uses" in step else step["run"]
 
 
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_the_shell_of_a_workflow_is_clean(path: Path) -> None:
-    for script in scripts(read(path)):
+def test_the_shell_of_workflows_and_scripts_is_clean() -> None:
+    for script in [*(script for path in WORKFLOWS for script in scripts(read(path))), *CI_SCRIPTS]:
         check_shell(script)
-
-
-@pytest.mark.parametrize("name", ["run", "nightly"])
-def test_the_scripts_are_clean(name: str) -> None:
-    check_shell((ROOT / ".ci" / name).read_text())
 
 
 def check_shell(script: str) -> None:
@@ -92,17 +88,6 @@ def test_hooks_are_the_commands_of_make_lint() -> None:
     assert recipe is not None
     commands = [line.strip().replace("$(BIN)", ".venv/bin") for line in recipe[1].splitlines()]
     assert [hook["entry"] for hook in local["hooks"]] == commands
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_asks_something(path: Path) -> None:
-    """GitHub ignores a form without these keys, or with a repeated id or label."""
-    form = read(path)
-    assert form["name"] and form["description"]
-    fields = [element for element in form["body"] if element["type"] != "markdown"]
-    assert {field["type"] for field in fields} <= {"textarea", "input", "dropdown", "checkboxes"}
-    for values in ([field["id"] for field in fields], [field["attributes"]["label"] for field in fields]):
-        assert values and len(set(values)) == len(values)
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)

@@ -9,19 +9,14 @@ from benchmarks.gpu_profile import OTHER, category_of, profile_of, shown
 
 NAMES = {
     "nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NNT": "matrix products",
-    "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64": "matrix products",
     "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_32x6_tn_align8>": "matrix products",
     "void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>": "matrix products",
-    "triton_tem_fused_addmm_gelu_4": "matrix products",
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>": "attention forward",
     "void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits>": "attention backward",
     "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<...>>>": "attention forward",
-    "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnBwdSm90<...>>>": "attention backward",
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3": "attention forward",
     "cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma_f16_knob_3": "attention backward",
-    "fmha_cutlassF_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel)": "attention forward",
     "fmha_cutlassB_bf16_aligned_64x64_k64_dropout_sm80(PyTorchMemEffAttention)": "attention backward",
-    "triton_tem_fused_flex_attention_0": "attention forward",
     "triton_tem_fused_flex_attention_backward_2": "attention backward",
     "triton_per_fused_add_native_dropout_native_layer_norm_1": "norms, dropout and residuals",
     "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<c10::BFloat16>": (
@@ -29,17 +24,10 @@ NAMES = {
     ),
     "triton_poi_fused_add_12": "norms, dropout and residuals",
     "triton_red_fused_gelu_gelu_backward_sum_view_8": "activations",
-    "triton_poi_fused__to_copy_abs_add_exp2_full_like_lt_mul_rsub_where_4": "activations",
     "triton_poi_fused___rshift___add_bitwise_and_bitwise_xor_ge_mul_5": "norms, dropout and residuals",
-    "triton_red_fused__to_copy_sum_view_9": "bias gradients and other sums",
-    "triton_poi_fused__to_copy_add_mul_split_split_with_sizes_sub_view_1": "rotations of queries and keys",
     "triton_poi_fused__to_copy_add_cat_mul_neg_slice_2": "rotations of queries and keys",
-    "triton_per_fused__to_copy_add_index_select_native_dropout_native_layer_norm_1": "norms, dropout and residuals",
     "triton_per_fused__to_copy_add_embedding_native_dropout_native_layer_norm_0": "embedding",
-    "triton_red_fused__to_copy_constant_pad_nd_gelu_native_layer_norm_0": "norms, dropout and residuals",
-    "triton_poi_fused_index_select_view_0": "joining and copying",
     "void at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig<...>": "joining and copying",
-    "Memcpy DtoD (Device -> Device)": "joining and copying",
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>": "additions to gradients",
     "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)"
     "::{lambda()#3}::operator()() const>": "joining and copying",
@@ -48,7 +36,6 @@ NAMES = {
         "additions to gradients"
     ),
     "triton_red_fused__log_softmax_nll_loss_forward_5": "loss over the vocabulary",
-    "triton_poi_fused_embedding_dense_backward_2": "embedding",
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL": "communication",
     "some_kernel": OTHER,
 }
