@@ -21,9 +21,9 @@ vectors and the checkpoints are not counted.
 Steps are timed first, which other work on the machine disturbs: with --time_only in a quiet hour, once for all.
 Afterwards they count, whatever else runs. Scores come from quality_measure.py: nats at [MASK], at the same positions
 for all. Finished runs are kept, so two commands with different names in --only can share a machine, and ours continue
-where they were interrupted. Prints the table; the outcome.json of each run has its curve. Evaluations for the curves
-are not counted, but take as long as some minutes of training; --no_curves leaves them out. With --device cuda, minutes
-are wall-clock time on the GPU.
+where they were interrupted. Writes OUT/curves.svg, and prints the table. Evaluations for the curves are not counted,
+but take as long as some minutes of training; --no_curves leaves them out. With --device cuda, minutes are wall-clock
+time on the GPU.
 
 The weights are in OUT/NAME_MINUTES_SEED/hf. `clozeline suite A=OUT/.../hf B=OUT/.../hf --suite OUT/suite.toml`
 fine-tunes them on the tasks of nltk_corpus.py.
@@ -35,11 +35,13 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
+from drawing import write_svg
 from quality_measure import HeldOut, read_held_out
 from quality_ours import (
     HERE,
@@ -56,6 +58,7 @@ from quality_ours import (
 from transformers import AutoModelForMaskedLM
 
 from schemas import storage
+from schemas.charts import COLORS, Line, chart, short
 from schemas.statistics import read_statistics
 
 VOCABULARY_SIZE = 8000
@@ -114,6 +117,7 @@ def main() -> None:
     bits = held_out.bits_per_character(unigram_loss)
     print(f"word frequencies alone: {unigram_loss:.3f} nats, {bits:.3f} bits a character")
 
+    outcomes: dict[Key, Outcome] = {}
     for minutes in options.minutes:
         for seed in options.seeds:
             for name in options.only or [*CONTESTANTS, "cpu_minutes" if minutes <= 20 else "cpu_hour"]:
@@ -121,7 +125,10 @@ def main() -> None:
                 if options.time_only:
                     train(key, folder_of(key, out), options)
                     continue
-                print_line(key, run(key, options), folder_of(key, out) / "hf", held_out)
+                outcomes[key] = run(key, options)
+                print_line(key, outcomes[key], folder_of(key, out) / "hf", held_out)
+
+    draw(outcomes, unigram_loss, out / "curves.svg")
 
 
 def link_text(folders: list[Path], out: Path) -> None:
@@ -263,6 +270,21 @@ def print_line(key: Key, outcome: Outcome, hf: Path, held_out: HeldOut) -> None:
     trained = f"{outcome['steps']:,} | {outcome['tokens'] / 1e6:.2f}"
     scores = f"{score.loss:.3f} | {bits:.3f} | {score.accuracy:.3f}"
     print(f"| {name} | {minutes:g} | {seed} | {trained} | {scores} |", flush=True)
+
+
+def draw(outcomes: dict[Key, Outcome], unigram_loss: float, path: Path) -> None:
+    """Draw the held-out loss of all trained runs over minutes, and that of word frequencies."""
+    curves = [(key[0], outcome["curve"]) for key, outcome in outcomes.items() if outcome["curve"]]
+    if not curves:
+        return
+
+    names = list(dict.fromkeys(name for name, _ in curves))
+    color = dict(zip(names, cycle(COLORS), strict=False))
+    lines = [Line(name, color[name], [(seconds / 60, loss) for seconds, loss in curve]) for name, curve in curves]
+    last = max(minutes for line in lines for minutes, _ in line.points)
+    lines.append(Line("word frequencies alone", "gray", [(0, unigram_loss), (last, unigram_loss)]))
+    drawn = chart("Held-out loss at [MASK], nats", lines, last, [], short)
+    write_svg(replace(drawn, unit="minute"), path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import importlib
 import json
 from pathlib import Path
 from types import ModuleType
+from xml.etree import ElementTree
 from zipfile import ZipFile
 
 import pytest
@@ -47,6 +48,23 @@ def test_an_output_of_another_corpus_is_refused(quality: ModuleType, tmp_path: P
     (out / "training.jsonl").write_text(json.dumps({"text": "another document"}) + "\n")
     with pytest.raises(SystemExit, match="was made from other documents"):
         quality.split_corpora([str(corpus)], out)
+
+
+def test_a_drawing_has_a_curve_for_each_run_that_was_evaluated(quality: ModuleType, tmp_path: Path) -> None:
+    curves = {"tiny": [(60.0, 6.5), (120.0, 5.0)], "a<b": [(30.0, 6.0)], "run_mlm, defaults": []}
+    outcomes = {(name, 2.0, 0): {"curve": curve} for name, curve in curves.items()}
+    quality.draw(outcomes, 6.9, tmp_path / "curves.svg")
+
+    drawing = ElementTree.parse(tmp_path / "curves.svg").getroot()
+    inside = [
+        0 <= float(coordinate) <= limit
+        for line in drawing.findall("{*}svg/{*}polyline")
+        for point in line.attrib["points"].split()
+        for coordinate, limit in zip(point.split(","), (1000, 200), strict=True)
+    ]
+    assert inside == [True] * 10, "two coordinates of three measurements and of both ends of the line"
+    told = [text.text for text in drawing.findall("{*}text")]
+    assert "tiny" in told and "a<b" in told and "run_mlm, defaults" not in told
 
 
 # Labeled sentences
