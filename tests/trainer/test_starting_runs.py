@@ -110,3 +110,23 @@ def test_a_cut_file_of_statistics_is_one_line_on_two_ranks(training, counted: Pa
     assert done.returncode == 3, done.stderr
     assert done.stderr.count("clozeline: ") == 1 and file.name in done.stderr, done.stderr
     assert "Lost rank" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("before", [None, {"slurm-1.out": "of the scheduler"}], ids=["new", "with a log"])
+def test_a_start_that_is_refused_leaves_the_folder_as_it_was(training, tmp_path: Path, before) -> None:
+    """Refused after the word frequencies were counted and kept there."""
+    out = tmp_path / "run"
+    if before is not None:
+        out.mkdir()
+        for name, text in before.items():
+            (out / name).write_text(text)
+
+    done = training.warm(1, out, data__statistics=tmp_path / "nowhere")
+    assert done.returncode == 3 and "holds no finished statistics" in done.stderr, done.stderr
+    assert "clozeline statistics" in done.stderr and "Traceback" not in done.stderr
+    done = training.warm(1, out, model__init_from=tmp_path / "nowhere")
+    assert done.returncode not in (0, 1) and "Traceback" not in done.stderr, done.stderr
+
+    assert out.exists() == (before is not None)
+    left = {path.name: path.read_text() for path in out.iterdir()} if out.exists() else None
+    assert left == before

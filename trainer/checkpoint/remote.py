@@ -63,12 +63,15 @@ class RunUrl:
     def __init__(self, url: str, folder: str, keep: int):
         """keep: checkpoint.keep."""
         self.url = url
+        self._lock_url = storage.join(url, RUN_LOCK_FILE)
         self._folder = folder
         self._keep = keep
 
         # For each file other than checkpoints, by path, its modification time (ns) at the last upload.
         self._uploaded: dict[str, int] = {}
 
+        # Whether this process created the lock file at the URL. It is removed again if training never begins.
+        self._brought_lock = False
         self._has_begun = False
 
     # Uploads
@@ -82,7 +85,8 @@ class RunUrl:
         lock = Path(self._folder, RUN_LOCK_FILE)
         with storage.storage_errors_of(self.url):
             if dist.get_rank() == 0:
-                upload_file(lock, storage.join(self.url, RUN_LOCK_FILE))
+                self._brought_lock = not storage.exists(self._lock_url)
+                upload_file(lock, self._lock_url)
                 return
             probe = storage.join(self.url, f"rank-{dist.get_rank()}")
             upload_file(lock, probe)
@@ -102,9 +106,10 @@ class RunUrl:
     def finish(self) -> None:
         """Upload what has changed since the last checkpoint. Rank 0 calls this at the end of a run.
 
-        Raises StorageError.
+        If the run was refused before training began, removes its lock file instead. Raises StorageError.
         """
-        if not Path(self._folder, RECIPE).exists():  # training never began
+        if self._brought_lock and not Path(self._folder, RECIPE).exists():
+            storage.remove(self._lock_url)
             return
         logger.info("Copying what is new to %s.", self.url)
         self._send_other_files()

@@ -25,7 +25,7 @@ from schemas import storage, vocabulary
 from schemas.errors import UsageError
 from schemas.folder_kinds import BEFORE_RUNS
 from trainer.checkpoint.format import CHECKPOINTS_FOLDER, MANIFEST, write_errors_of
-from trainer.checkpoint.run_lock import RUN_LOCK_FILE, hold
+from trainer.checkpoint.run_lock import LOCK_FILES, RUN_LOCK_FILE, hold
 from trainer.checkpoint.text_facts import TEXT_FACTS_FILE, keep_text_facts
 from trainer.checkpoint.write import remove_partial
 from trainer.config.record import HISTORY, RECIPE, dump_recipe
@@ -65,8 +65,7 @@ def claim(run: str) -> BaseFileLock:
     Raises UsageError if the folder holds other files than a run's, before anything is changed there. Otherwise raises
     as `hold`.
     """
-    present = storage.names(run) if Path(run).is_dir() else []
-    names = {name for name in present if not BEFORE_RUNS.fullmatch(name)}
+    names = _names(run)
     if names and not _is_of_a_run(run, names):
         raise UsageError(
             f"run.output {run} holds files of something else ({', '.join(sorted(names)[:3])}). Choose a new or empty "
@@ -78,6 +77,37 @@ def claim(run: str) -> BaseFileLock:
         checkpoints.mkdir(exist_ok=True)
     remove_partial(run)
     return lock
+
+
+def _names(run: str) -> set[str]:
+    """Return what is in a folder, which may not exist, without what may be there before a run begins."""
+    names = storage.names(run) if Path(run).is_dir() else []
+    return {name for name in names if not BEFORE_RUNS.fullmatch(name)}
+
+
+def remove_beginnings(run: str) -> None:
+    """Remove what a run wrote into an unused folder, if it was refused or ended before training began.
+
+    The process must still hold the folder, because the lock file is removed, too. Another process that is about to lock
+    that file notices this and tries again.
+    """
+    # The recipe is written when training begins, or downloaded from the run's URL. On a node with a separate folder,
+    # other folders may show that training began.
+    beginnings = {*FILES, *LOCK_FILES, CHECKPOINTS_FOLDER} - {RECIPE}
+    if not _names(run) <= beginnings:
+        return
+
+    with contextlib.suppress(OSError):
+        # This fails if there are checkpoints, and then nothing else is removed.
+        Path(run, CHECKPOINTS_FOLDER).rmdir()
+        for name in (*FILES, RUN_LOCK_FILE):  # the lock removes other files of it itself
+            Path(run, name).unlink(missing_ok=True)
+
+
+def remove_empty(run: str) -> None:
+    """Remove the run's folder if it is empty."""
+    with contextlib.suppress(OSError):
+        Path(run).rmdir()
 
 
 def _is_of_a_run(run: str, names: set[str]) -> bool:
@@ -154,7 +184,17 @@ def claim_folders(run: str, is_remote: bool, resources: contextlib.ExitStack) ->
     rank = dist.get_rank()
 
     def claim_until_closed(mark_name: str) -> None:
-        resources.callback(claim(run).release)
+        is_new = not Path(run).exists()
+        was_unused = not _names(run)
+        lock = claim(run)
+
+        # Callbacks run in reverse order: if the start is refused, they leave the folder as it was.
+        if is_new:
+            resources.callback(remove_empty, run)
+        resources.callback(lock.release)
+        if was_unused:
+            resources.callback(remove_beginnings, run)
+
         mark = Path(run, mark_name)
         with write_errors_of(mark):
             mark.touch()

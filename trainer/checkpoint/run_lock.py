@@ -47,7 +47,7 @@ def hold(folder: str, flag: str) -> BaseFileLock:
         lock = _lock(folder)
     except Timeout:
         path = Path(folder, RUN_LOCK_FILE)
-        if not path.exists():  # its last holder, an export, has removed it since
+        if not path.exists():  # a start that was refused has removed it since
             return hold(folder, flag)
         holder = path.read_text(encoding="utf-8").strip() or "starting"
         raise UsageError(

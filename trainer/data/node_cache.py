@@ -13,7 +13,10 @@ room is made. Other files in the folder are never touched.
 Hosts may share the folder. Where its file system hides their locks from each other, one may remove what another one is
 writing, or publish it half written. Readers check what they read, so that this costs time only.
 
-If not all files fit, the least recently used ones go first.
+Each epoch reads every file once. If they do not all fit, removing the least recently used ones would remove most of
+them before their next use. So the most recently used go first, except for a window of those in use now: files that
+exist when an epoch begins survive until they are read, and the rest streams through the window. With a window as large
+as the cache, the least recently used go first.
 """
 
 from __future__ import annotations
@@ -22,16 +25,27 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from io import BufferedWriter
 
 from filelock import FileLock, Timeout
+
+FORGOTTEN_SECONDS = 3600.0
+"""Seconds without use after which files that this process does not need go before any that it may need."""
 
 PAUSE = 0.005
 """Seconds between two attempts to take a lock that is held, or to find room."""
 
 NAME = re.compile(r"(?P<key>[0-9a-f]{64})\.(?P<kind>shard|partial)")
 FOLDER_LOCK = "0" * 64
+
+_needed: defaultdict[str, set[str]] = defaultdict(set)
+"""The paths of all files that this process may use, by cache folder."""
+
+
+CachedFile = tuple[int, int, str]
+"""A complete file: when it was last used, in nanoseconds; its bytes; its path."""
 
 
 class NodeCache:
@@ -45,11 +59,16 @@ class NodeCache:
         """
         self.folder = folder
         self.max_bytes = max_bytes
+        self.window_bytes = max_bytes
         self._pause = pause
 
         os.makedirs(folder, mode=0o700, exist_ok=True)
         with self.lock(FOLDER_LOCK):
             pass
+
+    def expect(self, keys: Iterable[str]) -> None:
+        """Prepare for files that this process reads in any order and about equally often."""
+        _needed[self.folder].update(self.path(key) for key in keys)
 
     def path(self, key: str) -> str:
         """Return the path of a file, whether it exists or not."""
@@ -105,7 +124,7 @@ class NodeCache:
 
     def _make_room(self, needed: int) -> bool:
         """Remove files until `needed` bytes fit. Returns False if files that are being written take up too much."""
-        complete = []  # when each was last used, its bytes, its path
+        complete = []
         total = needed
         for entry in os.scandir(self.folder):
             name = NAME.fullmatch(entry.name)
@@ -121,7 +140,7 @@ class NodeCache:
         if total > self.max_bytes:
             return False
         total += sum(size for _, size, _ in complete)
-        for _, size, path in sorted(complete):
+        for _, size, path in self._dispensable_first(sorted(complete)):
             if total <= self.max_bytes:
                 break
             _unlink(path)
@@ -134,6 +153,24 @@ class NodeCache:
             if is_abandoned:
                 _unlink(partial)
             return is_abandoned
+
+    def _dispensable_first(self, files: list[CachedFile]) -> list[CachedFile]:
+        """Return files in the order of removal. files: with the least recently used first."""
+        long_ago = time.time_ns() - int(FORGOTTEN_SECONDS * 1e9)
+        forgotten = []
+        useful = []
+        for file in files:
+            last_used, _, path = file
+            is_forgotten = path not in _needed[self.folder] and last_used < long_ago
+            (forgotten if is_forgotten else useful).append(file)
+
+        # The window holds the files used last. Before them go those that this epoch used, the latest first.
+        window: list[CachedFile] = []
+        bytes_left = self.window_bytes
+        while useful and useful[-1][1] <= bytes_left:
+            bytes_left -= useful[-1][1]
+            window.append(useful.pop())
+        return forgotten + useful[::-1] + window[::-1]
 
 
 @contextlib.contextmanager

@@ -32,6 +32,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 PIECE_BYTES = 4 << 20
 CLOSE_POLL_SECONDS = 0.1
 
+WINDOW_SHARDS = 32
+"""The cache's window, in shards of the largest size: four blocks that are being read, or just were."""
+
 
 class ClosedError(RuntimeError):
     """The shards were closed while a thread was still downloading or waiting."""
@@ -52,20 +55,23 @@ class RemoteShards:
 
         Raises UsageError if the cache cannot be used or a shard does not fit.
         """
+        if not storage.is_local(cache):
+            raise UsageError(f"The cache folder {cache} is not local. Give a folder on a disk of this machine.")
+
         self._folder = folder
         self._store, self._root = storage.filesystem(folder)
         self._closing = threading.Event()
         self._is_told = False  # that the disk is full
         _, self._cache_folder = storage.filesystem(cache)
+        self._max_bytes = max_bytes
         with self._cache_errors():
             self._cache = NodeCache(self._cache_folder, max_bytes, self._pause)
 
         for shard in shards:
-            if shard.bytes > max_bytes:
-                raise UsageError(
-                    f"{storage.join(folder, shard.path)} has {shard.bytes:,} bytes, but the cache {self._cache_folder} "
-                    f"may hold {max_bytes:,}. Increase data.cache_gigabytes, so that several shards fit."
-                )
+            self._check(shard)
+        largest = max((shard.bytes for shard in shards), default=0)
+        self._cache.window_bytes = min(max_bytes, WINDOW_SHARDS * largest)
+        self._cache.expect(shard.sha256 for shard in shards)
 
     def read(self, shard: Shard) -> bytes:
         """Return a shard's bytes, from its copy or from the store. Raises DataError or StorageError."""
@@ -183,6 +189,15 @@ class RemoteShards:
     def _pause(self, seconds: float) -> None:
         if self._closing.wait(seconds):
             raise ClosedError("the shards were closed")
+
+    def _check(self, shard: Shard) -> None:
+        """Raise UsageError if the shard never fits."""
+        url = storage.join(self._folder, shard.path)
+        if shard.bytes > self._max_bytes:
+            raise UsageError(
+                f"{url} has {shard.bytes:,} bytes, but the cache {self._cache_folder} may hold "
+                f"{self._max_bytes:,}. Increase data.cache_gigabytes, so that several shards fit."
+            )
 
     @contextlib.contextmanager
     def _cache_errors(self) -> Iterator[None]:

@@ -162,7 +162,8 @@ class SharedShards:
         """Add a shard, whose lock is held, and return it mapped from the folder. Raises OSError."""
         data = to_buffer(shard)
         self._check_room(data.size)
-        self._cache.max_bytes = max(self._cache.max_bytes, self._kept_shards * data.size)
+        bound = max(self._cache.max_bytes, self._kept_shards * data.size)
+        self._cache.max_bytes = self._cache.window_bytes = bound
         self._cache.add(key, memoryview(data))
         return self._mapped(key) or shard
 

@@ -125,6 +125,19 @@ def test_a_store_that_refuses_ends_a_run_before_its_first_step(training, store, 
     done = training.run("python", Path("-"), run__output=URL, run__local=tmp_path)
     assert done.returncode == 5 and "Traceback" not in done.stderr and "step 1" not in done.stdout
     assert "s3://runs/a/lock cannot be reached" in done.stderr and "credentials" in done.stderr
+    assert not list(tmp_path.glob("run-*")), "a start that failed leaves no empty run behind"
+
+
+def test_a_start_that_is_refused_leaves_nothing_at_the_url(training, bucket, tmp_path) -> None:
+    refused = {"run__output": URL, "run__local": tmp_path, "data__statistics": tmp_path / "none"}
+    done = training.run("python", Path("-"), **refused)
+    assert done.returncode in (2, 3) and "Traceback" not in done.stderr, done.stderr
+    assert keys(bucket) == set()
+
+    # What another start has put there stays.
+    bucket.put_object(Key="a/lock", Body=b"process 1 on elsewhere")
+    assert training.run("python", Path("-"), **refused).returncode == done.returncode
+    assert keys(bucket) == {"lock"}
 
 
 def test_an_export_names_a_store_that_refuses(store, bucket, group, tmp_path, capsys) -> None:

@@ -104,14 +104,14 @@ def test_ranks_that_cannot_meet_because_the_run_is_alive_say_so(tmp_path: Path) 
 
 
 def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An export removes its lock file just after another process has opened it."""
-    ending = run_folder.claim(str(tmp_path / "run"))
+    """A start that was refused removes its lock file just after another process has opened it."""
+    refused = run_folder.claim(str(tmp_path / "run"))
     flock = fcntl.flock
 
     def end_first(file: object, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", flock)
-        (tmp_path / "run/lock").unlink()
-        ending.release()
+        run_folder.remove_beginnings(str(tmp_path / "run"))
+        refused.release()
         flock(file, operation)  # type: ignore[arg-type]
 
     monkeypatch.setattr(fcntl, "flock", end_first)
@@ -119,6 +119,16 @@ def test_a_lock_file_that_was_removed_keeps_nobody_out(tmp_path: Path, monkeypat
     with pytest.raises(UsageError, match="in use by a live run"):
         run_folder.claim(str(tmp_path / "run"))
     lock.release()
+
+
+def test_what_a_run_has_begun_stays(tmp_path: Path) -> None:
+    for files in ({"recipe.toml": ""}, {"checkpoints/step-00000001/manifest.json": "{}"}):
+        run = make(tmp_path / "-".join(files).replace("/", "-"), {"lock": "", "unigram.json": "{}"} | files)
+        (run / "checkpoints").mkdir(exist_ok=True)
+        before = content(run)
+        run_folder.remove_beginnings(str(run))
+        run_folder.remove_empty(str(run))
+        assert content(run) == before
 
 
 def test_a_folder_under_a_file_is_refused(tmp_path: Path) -> None:

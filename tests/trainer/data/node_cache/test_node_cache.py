@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import random
 import signal
 import subprocess
 import threading
@@ -17,10 +19,13 @@ import pytest
 
 from schemas.errors import UsageError
 from schemas.manifest import Shard
+from schemas.randomness import key, permutation
 from tests.forked import Command
 from tests.object_store import ObjectStore
 from tests.trainer.data.node_cache.shards import DATA, FOLDER, NAMES, SHARDS, SIZE, Make, held, until
+from trainer.data import node_cache, remote
 from trainer.data.node_cache import NodeCache
+from trainer.data.remote import RemoteShards
 
 
 @contextlib.contextmanager
@@ -181,3 +186,75 @@ def test_a_process_whose_store_hangs_ends(store: ObjectStore, tmp_path: Path) ->
     with reader(tmp_path / "cache", silence=0.2) as process:
         assert "5 tries" in process.communicate(timeout=30)[1]
         assert process.returncode == 1
+
+
+# A corpus larger than the cache
+
+MANY_FOLDER = "s3://many/pairs"
+SMALL = 4 << 10
+COUNT = 40
+ROOM = 24
+WINDOW = 3
+MANY_DATA = [random.Random(1000 + seed).randbytes(SMALL) for seed in range(COUNT)]
+MANY = [
+    Shard(
+        path=f"many-{i:02d}.arrow", rows=1, tokens=1, bytes=SMALL, sha256=hashlib.sha256(d).hexdigest(), fingerprint=""
+    )
+    for i, d in enumerate(MANY_DATA)
+]
+
+
+@pytest.fixture
+def corpus(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setattr(remote, "WINDOW_SHARDS", WINDOW)
+    bucket = store.bucket("many")
+    for shard, data in zip(MANY, MANY_DATA, strict=True):
+        bucket.put_object(Key=f"pairs/{shard.path}", Body=data)
+    yield store
+
+
+def read_epoch(copies: list[RemoteShards], epoch: int) -> None:
+    """Read every shard once, in the epoch's order, by several ranks in turn."""
+    order = permutation(COUNT, key("epoch", epoch)).tolist()
+    for place, number in enumerate(order):
+        rank = copies[place % len(copies)]
+        assert rank.read(MANY[number]) == MANY_DATA[number]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_there_is_used(corpus: ObjectStore, tmp_path: Path, ranks: int) -> None:
+    place = tmp_path / "cache"
+    copies = [RemoteShards(MANY_FOLDER, MANY, str(place), ROOM * SMALL) for _ in range(ranks)]
+    read_epoch(copies, 0)
+    assert corpus.count("many-") == COUNT
+
+    for epoch in (1, 2, 3):
+        before = corpus.count("many-"), corpus.transferred("many-")
+        read_epoch(copies, epoch)
+        fetched = corpus.count("many-") - before[0]
+        assert COUNT - ROOM <= fetched <= COUNT - ROOM + 2 * WINDOW
+        assert corpus.transferred("many-") - before[1] == fetched * SMALL
+        assert len(held(place)) <= ROOM + 4  # and the locks of the moment
+    for one in copies:
+        one.close()
+    assert len([name for name in held(place) if name.endswith(".shard")]) <= ROOM
+
+
+def test_copies_of_other_corpora_go_first_when_they_are_forgotten(corpus: ObjectStore, tmp_path: Path) -> None:
+    place = tmp_path / "cache"
+    place.mkdir()
+    old = [place / f"{digit * 64}.shard" for digit in "abc"]
+    for path in old:
+        path.write_bytes(b"x" * SMALL)
+    in_use = place / f"{'d' * 64}.shard"
+    in_use.write_bytes(b"x" * SMALL)
+    for path in old:
+        long_ago = path.stat().st_mtime - node_cache.FORGOTTEN_SECONDS - 60
+        os.utime(path, (long_ago, long_ago))
+
+    copies = RemoteShards(MANY_FOLDER, MANY, str(place), 8 * SMALL)
+    for number in range(7):
+        copies.read(MANY[number])
+    copies.close()
+    assert not any(path.exists() for path in old) and in_use.exists()
+    assert all((place / f"{shard.sha256}.shard").exists() for shard in MANY[:7])

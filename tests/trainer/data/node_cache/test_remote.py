@@ -140,6 +140,8 @@ def test_what_is_no_folder_of_this_machine_is_a_usage_error(store: ObjectStore, 
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(UsageError, match=f"{place} cannot be used"):
             make(place=place)
+    with pytest.raises(UsageError, match="is not local"):
+        RemoteShards(FOLDER, SHARDS, "s3://corpora/cache", 1 << 20)
 
 
 def test_a_shard_larger_than_the_cache_is_a_usage_error(store: ObjectStore, tmp_path: Path) -> None:
