@@ -153,6 +153,10 @@ class Evaluation:
         result["eval_seconds"] = perf_counter() - started
         return result
 
+    def first_batch(self) -> list[PackedBatch]:
+        """Return this rank's micro-batches of the first batch of rows, with the run's own kind of masking."""
+        return self._stream.batch(self._kinds.index(self._kind))
+
     def close(self) -> None:
         """Stop the reading thread and close the folder."""
         self._stream.close()

@@ -30,6 +30,7 @@ from trainer.metrics.plateau import Plateau
 from trainer.metrics.presentation import keep_running
 from trainer.metrics.speed import Meter, StepClock
 from trainer.metrics.sums import Interval, StepResult
+from trainer.models.batch import PackedBatch
 from trainer.optim.lr_schedule import learning_rate_in, set_learning_rate
 from trainer.run_context import RunContext, last_step_of
 from trainer.save import Saver
@@ -60,9 +61,10 @@ class Loop:
     def __post_init__(self) -> None:
         self.stepper = Stepper(self.engine, self.guard)
         self.saver = Saver(self.context, self.engine, writes_report=self.metrics is not None)
-        self.plateau = Plateau(self.context, self.phase, self.guard, self.evaluation is not None, self.unigram_loss)
+        self.plateau = Plateau(self.context, self.phase, self.engine, self.guard, self.evaluation, self.unigram_loss)
         self.clock = StepClock(self.engine)
         self.progress = Progress(self.run_recipe, self.phase, self.state, self.clock, self.plateau, self.metrics)
+        self.micro_batches: list[PackedBatch] = []
 
     @property
     def run_recipe(self) -> Recipe:
@@ -202,6 +204,7 @@ class Loop:
         number = step - 1 - self.phase.steps_before + self.state.skipped_batches
         watchdog.at(f"step {step}, reading data")
         micro_batches = self.stream.batch(number)
+        self.micro_batches = micro_batches
         set_learning_rate(self.engine.optimizer, learning_rate_in(self.phase, step))
 
         # Keys have 64 bits, and torch takes seeds of 63 bits.
@@ -217,7 +220,7 @@ class Loop:
         """Count and log the newest step that `Stepper.update` completed, unless this was done already."""
         result = self.stepper.settle()
         if result is not None:
-            self.progress.add(result)
+            self.progress.add(result, self.micro_batches)
 
     def leaves(self, place: str) -> bool:
         """Return whether all ranks abandon a step or an evaluation before its next micro-batch. A collective call."""
@@ -297,8 +300,11 @@ class Progress:
         }
         return self.state.model_copy(update=progress)
 
-    def add(self, result: StepResult) -> None:
-        """Count a step. Log that it made no update, and the means since the last line if a line is due after it."""
+    def add(self, result: StepResult, micro_batches: list[PackedBatch]) -> None:
+        """Count a step. Log that it made no update, and the means since the last line if a line is due after it.
+
+        micro_batches: as in `Plateau.examine`.
+        """
         self.meter.add(int(result.sums.tokens))
         self.interval.add(result)
         if self.metrics is not None:
@@ -306,16 +312,17 @@ class Progress:
         if result.fault is not None:
             logger.info("Step %d made no update: %s.", result.step, result.fault)
         if line_is_due(self.recipe, result.step):
-            self._log(result.step)
+            self._log(result.step, micro_batches)
 
-    def _log(self, step: int) -> None:
+    def _log(self, step: int, micro_batches: list[PackedBatch]) -> None:
+        """Write a line of metrics and begin a new interval. A collective call."""
         # Every rank ends its interval, because checkpoints hold it; rank 0 writes the line.
         figures: Figures = dict(self.interval.means())
         self.interval = Interval()
         if self.plateau.baseline is not None:
             figures["unigram_loss"] = self.plateau.baseline
         if not self.plateau.is_of_held_out and self.plateau.is_due(step):
-            figures |= self.plateau.examine(step, self.meter.tokens, figures)
+            figures |= self.plateau.examine(step, self.meter.tokens, figures, micro_batches)
 
         measured = self.clock.end_interval(step)
         if self.metrics is not None:
@@ -325,9 +332,9 @@ class Progress:
                 self.metrics.log(figures | position | rates, measured.ranks)
 
     def add_evaluation(self, step: int, figures: Figures) -> None:
-        """Write a line with the figures of an evaluation after `step`."""
+        """Write a line with the figures of an evaluation after `step`. A collective call."""
         if self.plateau.is_of_held_out and self.plateau.is_due(step):
-            figures = figures | self.plateau.examine(step, self.meter.tokens, figures)
+            figures = figures | self.plateau.examine(step, self.meter.tokens, figures, [])
         if self.metrics is not None:
             totals = {"step": step, "tokens": self.meter.tokens, "seconds": self.meter.seconds}
             with keep_running(f"{self.recipe.run.output}: a line of metrics.jsonl", (OSError, StorageError)):

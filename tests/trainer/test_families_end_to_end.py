@@ -19,6 +19,7 @@ KILLED_AFTER = 25
 LARGEST_RELATIVE_DIFFERENCE = 2e-5
 """Of losses: ranks sum in another order, and 50 steps make the rounding of float32 larger."""
 
+ALBERT: dict[str, object] = {"model__family": "albert", "model__embedding_size": 16}
 LAYERS: dict[str, object] = {"model__num_hidden_layers": 2}
 """Each with other weights, unless the case has more or shares them."""
 
@@ -30,7 +31,9 @@ CASES: dict[str, dict[str, object]] = {
     "gte": {"model__family": "gte"},
     "electra": {"model__family": "electra", "model__embedding_size": 16, "model__generator_size": 0.5},
     "xlnet": {"model__family": "xlnet", "masking__kind": "ngram"},
-    "albert": {"model__family": "albert", "model__embedding_size": 16},
+    "albert, all shared": ALBERT,
+    "albert, attention shared": ALBERT | {"model__sharing": "attention"},
+    "albert, feed-forward shared": ALBERT | {"model__sharing": "feed_forward"},
 }
 WITHOUT_DROPOUT = {"model__hidden_dropout_prob": 0.0, "model__attention_probs_dropout_prob": 0.0}
 """Dropout is drawn per rank."""

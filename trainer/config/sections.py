@@ -167,10 +167,10 @@ class ModelSection(Section):
         description="EuroBERT only: whether the masked-LM head projects onto the vocabulary with the table of "
         "embeddings. If unset it does not; in all other families it does.",
     )
-    sharing: Literal["all", "none"] | None = Field(
+    sharing: Literal["all", "attention", "feed_forward", "none"] | None = Field(
         default=None,
-        description='ALBERT only: whether the layers of a group share their weights. "all" if unset, as in the '
-        "published models.",
+        description='ALBERT only: what the layers of a group share. "all" if unset, as in the published models; the '
+        "others are those of the paper's table 4.",
     )
     embedding_size: int | None = Field(
         default=None,

@@ -35,9 +35,10 @@ ADVICE = {
     "learning_rate_high": "Lower optimizer.lr or lengthen schedule.warmup_steps.",
     "copying": 'Set masking.replacement = "100/0/0", use smaller batches, and see docs/troubleshooting.md.',
     "few_steps": "Train for more steps, with smaller batches if they are large.",
-    "unknown": "Use smaller batches or better weights to start from (model.init_from), check that the words are not in "
-    "random order, that enough tokens are masked and that the rows do not repeat too often, train longer, and see "
+    "collapsed_output": "Use smaller batches or better weights to start from (model.init_from), and see "
     "docs/troubleshooting.md.",
+    "unknown": "Check that the words are not in random order, that enough tokens are masked and that the rows do not "
+    "repeat too often, train longer, and see docs/troubleshooting.md.",
 }
 """What to do about each cause, by its name in metrics.jsonl, in the order in which they are tried."""
 

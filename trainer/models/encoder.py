@@ -9,6 +9,7 @@ I feed-forward size, N heads of queries, keys and values together, d head size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -181,6 +182,24 @@ class Layer(nn.Module):
         return self.down(self.activation(activated_RI) * gate_RI)
 
 
+def build_layers(shape: EncoderShape) -> nn.ModuleList:
+    """Return all layers, or one per group if whole layers are shared. Shared sublayers are the same module object."""
+    if shape.sharing == "all":
+        return nn.ModuleList(Layer(shape, index) for index in range(shape.num_hidden_groups))
+
+    layers = [Layer(shape, index) for index in range(shape.num_hidden_layers)]
+    for index, layer in enumerate(layers):
+        first_of_group = layers[index - index % shape.layers_per_group]
+        if shape.sharing == "attention":
+            layer.attention = first_of_group.attention
+            layer.attention_norm = first_of_group.attention_norm
+        elif shape.sharing == "feed_forward":
+            layer.up = first_of_group.up
+            layer.down = first_of_group.down
+            layer.norm = first_of_group.norm
+    return nn.ModuleList(layers)
+
+
 class Encoder(nn.Module):
     """Embeddings and layers. The pooler reads each sequence's first token for the pair head.
 
@@ -192,7 +211,7 @@ class Encoder(nn.Module):
         hidden_size = shape.hidden_size
         self.embeddings = Embeddings(shape)
         self.widen = nn.Linear(shape.embedding_size, hidden_size) if shape.factorized else nn.Identity()
-        self.layers = nn.ModuleList(Layer(shape, index) for index in range(shape.num_hidden_groups))
+        self.layers = build_layers(shape)
         self.norm = build_norm(hidden_size, shape) if shape.pre_norm else nn.Identity()
         self.pooler = nn.Linear(hidden_size, hidden_size) if shape.pair_head else None
         self.shape = shape
@@ -252,6 +271,11 @@ def select_rows(x_TD: Tensor, rows_R: Tensor | None) -> Tensor:
 
 def parameters_of_unshared_layers(model: nn.Module) -> set[nn.Parameter]:
     """Return the parameters of layers that are not shared: each has one use in a forward pass, and so one gradient."""
-    encoders = [encoder for encoder in model.modules() if isinstance(encoder, Encoder)]
-    unshared = [encoder for encoder in encoders if len(encoder.layers) == encoder.shape.num_hidden_layers]
-    return {parameter for encoder in unshared for parameter in encoder.layers.parameters()}
+    uses = Counter(
+        parameter
+        for encoder in model.modules()
+        if isinstance(encoder, Encoder) and len(encoder.layers) == encoder.shape.num_hidden_layers
+        for layer in encoder.layers
+        for parameter in layer.parameters()
+    )
+    return {parameter for parameter, count in uses.items() if count == 1}

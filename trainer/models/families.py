@@ -171,16 +171,19 @@ def encoder_shape(model: ModelSection, vocabulary_size: int, mask_id: int | None
 
 
 def _embedding_sizes(model: ModelSection) -> dict[str, Any]:
-    """Return embedding_size and num_hidden_groups. Only ALBERT has groups of layers that share weights."""
+    """Return embedding_size, num_hidden_groups and sharing. Only ALBERT has groups of layers that share weights."""
     if model.family != "albert":
         return {
             "embedding_size": model.embedding_size or model.hidden_size,
             "num_hidden_groups": model.num_hidden_layers,
+            "sharing": "none",
         }
-    groups = model.num_hidden_layers if model.sharing == "none" else model.num_hidden_groups or ALBERT_GROUPS
+    sharing = model.sharing or "all"
+    groups = model.num_hidden_layers if sharing == "none" else model.num_hidden_groups or ALBERT_GROUPS
     return {
         "embedding_size": model.embedding_size or ALBERT_EMBEDDING_SIZE,
         "num_hidden_groups": groups,
+        "sharing": sharing,
     }
 
 

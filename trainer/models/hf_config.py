@@ -64,6 +64,11 @@ def _activation(shape: EncoderShape) -> str:
     return ACTIVATION_NAMES[shape.activation]
 
 
+def _groups(shape: EncoderShape) -> int:
+    # transformers can only share whole layers. Layers that share a sublayer are exported as separate layers.
+    return shape.num_hidden_groups if shape.sharing == "all" else shape.num_hidden_layers
+
+
 def _rotation(shape: EncoderShape) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": shape.rope_base}
 
@@ -109,7 +114,7 @@ KEYS: dict[str, dict[str, Entry]] = {
         **_BERT,
         **_FIRST_AND_LAST,
         "embedding_size": "embedding_size",
-        "num_hidden_groups": "num_hidden_groups",
+        "num_hidden_groups": _groups,
         "inner_group_num": Constant(1),
     },
     "megatron-bert": _BERT,

@@ -22,7 +22,7 @@ from trainer.models.electra import PartModel, parts_of
 from trainer.models.families import FAMILIES_WITH
 from trainer.models.hf_config import hf_config
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
-from trainer.models.hf_names import WEIGHT_NAMES, WeightNames, from_hf, hf_parts, their_dimensions
+from trainer.models.hf_names import WEIGHT_NAMES, Part, WeightNames, from_hf, hf_parts, their_dimensions
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
 
@@ -137,7 +137,7 @@ def names_in(head: str, model: PartModel) -> list[str]:
     names = []
     for ours, parameter in model.named_parameters():
         if ours.startswith(head):
-            names += [part.name for part in hf_parts(ours, len(parameter), model.shape)]
+            names += [part.name for parts in hf_parts(ours, len(parameter), model.shape) for part in parts]
     return names
 
 
@@ -265,18 +265,20 @@ def check_tied(tensors: dict[str, Tensor], shape: EncoderShape, folder: str) -> 
 def check_tensors(
     tensors: dict[str, Tensor], parameters: dict[str, nn.Parameter], shape: EncoderShape, folder: str
 ) -> None:
-    """Raise DataError if tensors are missing, have wrong shapes, or hold NaN or infinity.
+    """Raise DataError if tensors are missing, have wrong shapes, hold NaN or infinity, or differ where ours are shared.
 
     The message lists the first MAX_FAULTS_SHOWN of them and the number of the others.
     """
     faults = []
     for name, parameter in parameters.items():
         rows, *rest = parameter.shape
-        for part in hf_parts(name, rows, shape):
+        copies = hf_parts(name, rows, shape)
+        for part in (part for parts in copies for part in parts):
             dimensions = their_dimensions(part.name, (part.rows, *rest), shape)
             fault = fault_of(tensors.get(part.name), list(dimensions))
             if fault is not None:
                 faults.append(f"{part.name} {fault}")
+        faults += _unequal_copies(copies, tensors)
 
     if faults:
         raise DataError(
@@ -289,6 +291,17 @@ def first_of(faults: list[str]) -> str:
     """Return the first MAX_FAULTS_SHOWN faults, and the number of the others."""
     hidden = len(faults) - MAX_FAULTS_SHOWN
     return "; ".join(faults[:MAX_FAULTS_SHOWN]) + (f"; and {hidden} more" if hidden > 0 else "")
+
+
+def _unequal_copies(copies: list[list[Part]], tensors: dict[str, Tensor]) -> list[str]:
+    """Return one fault for each tensor that our layers share and the folder's layers do not."""
+    faults = []
+    for parts in copies[1:]:
+        for first, other in zip(copies[0], parts, strict=True):
+            pair = (tensors.get(first.name), tensors.get(other.name))
+            if pair[0] is not None and pair[1] is not None and not torch.equal(pair[0], pair[1]):
+                faults.append(f"{other.name} is not equal to {first.name}, which model.sharing makes one tensor")
+    return faults
 
 
 def fault_of(tensor: Tensor | None, shape: list[int]) -> str | None:

@@ -18,6 +18,9 @@ from trainer.models.shape import EncoderShape
 DECODER = "mlm_head.decoder"
 """The module of ours that exists only in an untied head."""
 
+FEED_FORWARD = ("up", "down", "norm")
+"""The modules of a layer that model.sharing "feed_forward" shares; "attention" shares the others."""
+
 XLNET_MATRICES = ("q", "k", "v", "o", "r")
 XLNET_BIASES = ("r_w_bias", "r_r_bias", "r_s_bias")
 """XLNet's weights in which transformers has heads as a separate dimension. Here heads are concatenated."""
@@ -219,16 +222,21 @@ WEIGHT_NAMES["electra_generator"] = WEIGHT_NAMES["electra"]
 """Each of ELECTRA's two parts has a separate folder, with one of the two heads."""
 
 
-def hf_parts(ours: str, rows: int, shape: EncoderShape) -> list[Part]:
-    """Return the tensors of transformers that make up our tensor `ours`, which has `rows` rows."""
+def hf_parts(ours: str, rows: int, shape: EncoderShape) -> list[list[Part]]:
+    """Return the tensors of transformers that make up our tensor `ours`: a list of parts for each copy of it.
+
+    rows: of our tensor. There is one copy, unless layers share the tensor in a way that transformers does not support.
+    """
     module, _, kind = ours.rpartition(".")
-    names = _modules_of(module, shape)
-    parts = []
-    start = 0
-    for name, part_rows in zip(names, _rows_of_parts(module, len(names), rows, shape), strict=True):
-        parts.append(Part(f"{name}.{kind}", start, part_rows))
-        start += part_rows
-    return parts
+    copies = []
+    for names in _modules_of(module, shape):
+        parts = []
+        start = 0
+        for name, part_rows in zip(names, _rows_of_parts(module, len(names), rows, shape), strict=True):
+            parts.append(Part(f"{name}.{kind}", start, part_rows))
+            start += part_rows
+        copies.append(parts)
+    return copies
 
 
 def to_hf(weights: dict[str, Tensor], shape: EncoderShape) -> dict[str, Tensor]:
@@ -238,10 +246,14 @@ def to_hf(weights: dict[str, Tensor], shape: EncoderShape) -> dict[str, Tensor]:
     """
     renamed: dict[str, Tensor] = {}
     for ours, weight in weights.items():
-        for part in hf_parts(ours, len(weight), shape):
+        first, *copies = hf_parts(ours, len(weight), shape)
+        for part in first:
             rows = weight.narrow(0, part.start, part.rows)
             dimensions = their_dimensions(part.name, tuple(rows.shape), shape)
             renamed[part.name] = rows.contiguous().view(dimensions)
+        # safetensors refuses tensors that share memory.
+        for part in (part for parts in copies for part in parts):
+            renamed[part.name] = weight.narrow(0, part.start, part.rows).clone()
     return renamed
 
 
@@ -250,8 +262,8 @@ def from_hf(tensors: dict[str, Tensor], ours: Iterable[str], shape: EncoderShape
     weights: dict[str, Tensor] = {}
     for name in ours:
         # Only the names matter here, so the number of rows may be 0.
-        parts = hf_parts(name, 0, shape)
-        weights[name] = torch.cat([our_weight(part.name, tensors[part.name], shape) for part in parts])
+        first_copy = hf_parts(name, 0, shape)[0]
+        weights[name] = torch.cat([our_weight(part.name, tensors[part.name], shape) for part in first_copy])
     return weights
 
 
@@ -270,16 +282,26 @@ def constant_tensors(shape: EncoderShape) -> dict[str, Tensor]:
     }
 
 
-def _modules_of(module: str, shape: EncoderShape) -> list[str]:
-    """Return transformers' names for the parts of one of our modules."""
+def _modules_of(module: str, shape: EncoderShape) -> list[list[str]]:
+    """Return transformers' names for one of our modules: the names of its parts, for each copy."""
     names = WEIGHT_NAMES[shape.family]
     if module == DECODER:
-        return [names.decoder]
+        return [[names.decoder]]
     if not module.startswith("encoder.layers."):
-        return [names.outside[module]]
+        return [[names.outside[module]]]
 
     _, _, number, inside = module.split(".", 3)
-    return [f"{names.layer.format(number)}.{part}" for part in names.inside[inside]]
+    copies = []
+    for copy in range(_copies_of(inside, shape)):
+        layer = names.layer.format(int(number) + copy)
+        copies.append([f"{layer}.{part}" for part in names.inside[inside]])
+    return copies
+
+
+def _copies_of(inside: str, shape: EncoderShape) -> int:
+    """Return the number of transformers' layers that one module of our layers fills: several if it is shared."""
+    shared = "feed_forward" if inside in FEED_FORWARD else "attention"
+    return shape.layers_per_group if shape.sharing == shared else 1
 
 
 def _rows_of_parts(module: str, parts: int, rows: int, shape: EncoderShape) -> list[int]:

@@ -11,6 +11,9 @@ from typing import Literal
 Activation = Literal["gelu", "gelu_tanh", "silu"]
 """gelu: the exact function (erf). gelu_tanh: its tanh approximation. silu: x * sigmoid(x)."""
 
+Sharing = Literal["all", "attention", "feed_forward", "none"]
+"""What the layers of a group share: their whole weights, only one of the two sublayers', or nothing."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FamilyTraits:
@@ -101,7 +104,8 @@ class EncoderShape(FamilyTraits):
     max_position_embeddings: tokens in the longest row.
     embedding_size: E, the width of the embeddings.
     num_key_value_heads: a divisor of num_attention_heads. If it is lower, several query heads share keys and values.
-    num_hidden_groups: the number of groups of consecutive layers that share their weights.
+    num_hidden_groups: the number of groups of consecutive layers.
+    sharing: what the layers of a group share. It has no effect if each group has a single layer.
     mask_id: the id of [MASK], which only rescale_masked needs; None if no model is run.
     generator: replaced_tokens only: the shape of the generator; the other fields are the discriminator's.
     rtd_weight: what the loss of replaced-token detection is multiplied by.
@@ -117,6 +121,7 @@ class EncoderShape(FamilyTraits):
     max_position_embeddings: int
     embedding_size: int
     num_hidden_groups: int
+    sharing: Sharing
     hidden_dropout_prob: float
     attention_probs_dropout_prob: float
     mask_id: int | None = None
@@ -142,6 +147,11 @@ class EncoderShape(FamilyTraits):
     def queries_of_key(self) -> int:
         """The number of heads of queries that share a head of keys and values."""
         return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def layers_per_group(self) -> int:
+        """The number of consecutive layers in a group."""
+        return self.num_hidden_layers // self.num_hidden_groups
 
     def window_of(self, layer: int) -> int | None:
         """Return how many tokens on each side a token of this layer attends to, or None for all of its sequence."""

@@ -57,7 +57,8 @@ def tile_model(model: PretrainingModel, section: ModelSection, folder: str, voca
     absent = warm_start_model(small, folder, vocabulary)
 
     for part, small_part in parts:
-        sources = dict(small_part.named_parameters())
+        # With remove_duplicate=False, a module that several layers share is listed under each layer's name.
+        sources = dict(small_part.named_parameters(remove_duplicate=False))
         for name, parameter in part.named_parameters():
             source = sources.get(source_name(name, part.shape, small_part.shape))
             if source is not None and not source.isnan().any():
@@ -87,7 +88,7 @@ def source_name(name: str, large: EncoderShape, small: EncoderShape) -> str:
     if match is None:
         return name
 
-    layers, small_layers = large.num_hidden_groups, small.num_hidden_groups
+    layers, small_layers = (s.num_hidden_groups if s.sharing == "all" else s.num_hidden_layers for s in (large, small))
     # If the smaller model has half the layers or fewer, the last ones could round up to a layer that does not exist.
     layer = min(round(int(match[1]) * small_layers / layers), small_layers - 1)
     return name.replace(match[0], f".layers.{layer}.")

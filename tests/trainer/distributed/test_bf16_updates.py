@@ -47,8 +47,9 @@ def group() -> Iterator[None]:
         ("bert", [], []),
         ("modernbert", [], []),
         ("electra", ["embedding_size=32", "generator_size=0.5"], []),
-        ("albert", ["num_hidden_groups=2"], ["layers"]),
-        ("albert", ["num_hidden_groups=2", "sharing=none"], []),
+        ("albert", ["num_hidden_groups=2", "sharing=all"], ["layers"]),
+        ("albert", ["num_hidden_groups=2", "sharing=attention"], ["attention", "attention_norm"]),
+        ("albert", ["num_hidden_groups=2", "sharing=feed_forward"], ["up", "down", "norm"]),
     ],
 )
 def test_layers_that_are_not_shared(family: str, changes: list[str], shared: list[str]) -> None:

@@ -9,18 +9,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from tests.conftest import made, rows
 from tests.trainer.conftest import TIMED, logged
-from tests.trainer.one_rank import small_recipe
+from tests.trainer.one_rank import group_of_one, small_batch, small_engine, small_recipe
 from trainer.config.phases import Phase, phases_of
 from trainer.config.schema import PhaseSection, Recipe
 from trainer.metrics.log import ADVICE, is_evaluation
 from trainer.metrics.plateau import (
     Measured,
     Plateau,
+    effective_rank,
     first_comparison,
-    likely_cause,
+    logged_cause,
+    rank_at_masked_places,
 )
 
 STUCK = {
@@ -50,10 +56,11 @@ def easy_pairs(command, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_that_cannot_learn_is_told_why(training, held_out, tmp_path: Path) -> None:
+    """On two ranks that share the weights, which both must compute the last layer together."""
     whole = tmp_path / "whole"
-    changes = STUCK | {"evaluation__pairs": held_out, "evaluation__every": 50}
-    changes |= {"evaluation__all_kinds": "true", "evaluation__batches": 1}
-    done = training.trained(1, whole, **changes)
+    changes = STUCK | {"engine__zero_stage": 3, "evaluation__pairs": held_out, "evaluation__every": 50}
+    changes |= {"evaluation__all_kinds": "true", "evaluation__batches": 1, "batch__micro_batch": 4}
+    done = training.trained(2, whole, **changes)
     told = [line for line in (done.stdout + done.stderr).splitlines() if "no better than" in line]
     assert len(told) == 2 and "step 50" in told[0] and "learning rate low" in told[0] and "step 60" in told[1]
 
@@ -191,20 +198,21 @@ AT_BASELINE = Measured(
         ("copying", {"kept_loss": 0.7}),
         ("few_steps", {"tokens_per_step": 1e6}),
         ("few_steps", {"step": 60}),
-        ("unknown", {}),
-        ("unknown", {"kept_loss": None}),
     ],
 )
 def test_the_likely_cause_follows_from_logged_numbers(cause: str, changes: dict[str, Any]) -> None:
-    name, finding = likely_cause(AT_BASELINE._replace(**changes))
-    assert name == cause in ADVICE and finding.endswith(".")
+    found = logged_cause(AT_BASELINE._replace(**changes))
+    assert found is not None and found[0] == cause in ADVICE and found[1].endswith(".")
+    assert logged_cause(AT_BASELINE) is None and logged_cause(AT_BASELINE._replace(kept_loss=None)) is None
 
 
-def plateau_of(recipe: Recipe, phase: Phase, has_evaluation: bool = False) -> Plateau:
-    """What compares the losses of a phase."""
-    context: Any = SimpleNamespace(run_recipe=recipe)
+def plateau_of(recipe: Recipe, phase: Phase, evaluation: Any = None) -> Plateau:
+    """What compares the losses of a phase, without an engine."""
+    said = SimpleNamespace(at=lambda place: None)
+    context: Any = SimpleNamespace(run_recipe=recipe, watchdog=said)
     guard: Any = SimpleNamespace(history=SimpleNamespace(skipped=0))
-    return Plateau(context, phase, guard, has_evaluation, baseline=7.0)
+    engine: Any = None
+    return Plateau(context, phase, engine, guard, evaluation, baseline=7.0)
 
 
 def only_phase(*changes: str) -> Phase:
@@ -245,7 +253,7 @@ def test_copying_is_suspected_only_if_training_leaves_tokens(replacement: str, k
     """Evaluations always leave some, so there is a loss at them in any case."""
     recipe = small_recipe(f"masking.replacement={replacement}")
     figures = {"eval_mlm_loss": 5.0, "eval_mlm_loss_masked": 6.9, "eval_mlm_loss_kept": 1.0, "eval_unigram_loss": 6.92}
-    measured = plateau_of(recipe, phases_of(recipe)[0], has_evaluation=True)._measured(60, 60, figures)
+    measured = plateau_of(recipe, phases_of(recipe)[0], evaluation=object())._measured(60, 60, figures)
     assert measured is not None and measured.kept_loss == kept and measured.loss == 6.9
 
 
@@ -253,6 +261,39 @@ def test_all_predicted_places_decide_where_none_shows_the_mask() -> None:
     plateau = plateau_of(small_recipe(), only_phase())
     measured = plateau._measured(60, 60, {"mlm_loss": 6.9, "mlm_loss_masked": None, "unigram_loss": 6.9})
     assert measured is not None and measured.loss == 6.9
-    assert plateau.examine(60, 60, {"mlm_loss": 5.0}) == {}
-    assert plateau.examine(60, 60, {"mlm_loss": None, "unigram_loss": 5.0}) == {}
-    assert plateau.examine(60, 60, {"mlm_loss": 6.84, "unigram_loss": 6.9}) == {}
+    assert plateau.examine(60, 60, {"mlm_loss": 5.0}, []) == {}
+    assert plateau.examine(60, 60, {"mlm_loss": None, "unigram_loss": 5.0}, []) == {}
+    assert plateau.examine(60, 60, {"mlm_loss": 6.84, "unigram_loss": 6.9}, []) == {}
+
+
+def rank_of(vectors_ND: Tensor) -> float:
+    x_ND = vectors_ND.double()
+    return effective_rank(x_ND.T @ x_ND)
+
+
+def test_the_rank_of_zeros_and_of_numbers_that_are_not_finite_is_0() -> None:
+    assert rank_of(torch.zeros(4, 4)) == rank_of(torch.full((4, 4), float("nan"))) == 0
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_the_rank_is_that_of_the_singular_values(vectors: int, width: int, seed: int) -> None:
+    x_ND = torch.randn(vectors, width, generator=torch.Generator().manual_seed(seed)).double()
+    eigenvalues = torch.linalg.svdvals(x_ND).square()
+    assert rank_of(x_ND) == pytest.approx(float(eigenvalues.sum().square() / eigenvalues.square().sum()))
+
+
+def test_the_rank_at_masked_places_is_that_of_all_micro_batches_together() -> None:
+    micro_batches = [small_batch(number) for number in range(3)]
+    vectors: list[Tensor] = []
+    with group_of_one():
+        engine = small_engine(small_recipe())
+        model: Any = engine.module
+        hook = model.mlm_head.register_forward_pre_hook(lambda _, inputs: vectors.append(inputs[0].detach()))
+        found = rank_at_masked_places(engine, micro_batches)
+        hook.remove()
+
+        assert found == rank_at_masked_places(engine, micro_batches), "added up in the same order each time"
+        assert found != pytest.approx(rank_at_masked_places(engine, micro_batches[:1]))
+        assert model.training
+        engine.destroy()
+    assert len(vectors) == 3 and found == pytest.approx(rank_of(torch.cat(vectors)))

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from schemas.errors import UsageError
+from schemas.errors import DataError, UsageError
 from schemas.masking import Masking
 from schemas.vocabulary import read_vocabulary
 from tests.conftest import rows
@@ -21,6 +21,7 @@ from tests.small_models import (
     pair_logits,
     random_model,
     section,
+    write_hf,
 )
 from tests.trainer.models.test_attention import batch_of
 from trainer.build_model import notes
@@ -33,6 +34,7 @@ from trainer.data.stream import MaskingSchedule, Stream
 from trainer.describe import describe_recipe
 from trainer.models.batch import PackedBatch
 from trainer.models.families import encoder_shape
+from trainer.models.hf_load import warm_start
 from trainer.models.hf_names import constant_tensors, to_hf
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.starting_weights import build_model
@@ -201,7 +203,7 @@ def test_a_pair_objective_that_the_pairs_lack_is_named(
             "model.embedding_size=24",
             'model.embedding_size belongs to "albert" and "electra"; model.family is "bert"',
         ),
-        ("bert", "model.sharing=none", 'model.sharing belongs to "albert"'),
+        ("bert", "model.sharing=attention", 'model.sharing belongs to "albert"'),
         ("gpt", "run.seed=0", "model.family: .*'megatron-bert'.*, found 'gpt'"),
     ],
 )
@@ -216,10 +218,16 @@ def test_shapes_that_cannot_be(family: str, change: str, message: str) -> None:
         load_recipe("tests/recipes/small_bert.toml", [*small, change])
 
 
+SHARINGS = ("all", "attention", "feed_forward", "none")
+
 PUBLISHED = {
     (768, "all"): 31,
+    (768, "attention"): 83,
+    (768, "feed_forward"): 57,
     (768, "none"): 108,
     (128, "all"): 12,
+    (128, "attention"): 64,
+    (128, "feed_forward"): 38,
     (128, "none"): 89,
 }
 """Millions of parameters of ALBERT-base by embedding size and sharing (arXiv:1909.11942, table 4)."""
@@ -241,11 +249,13 @@ def test_the_paper_s_parameter_counts(embedding_size: int, sharing: str) -> None
     assert round(counted / 1e6) == PUBLISHED[embedding_size, sharing]
 
 
-@pytest.mark.parametrize("change", ["sharing=none", "num_hidden_groups=1"])
-def test_groups_of_albert_are_those_of_transformers(vocab: Path, tmp_path: Path, change: str) -> None:
-    """The other tests have two."""
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_transformers_computes_the_same_with_copies(vocab: Path, tmp_path: Path, sharing: str, groups: int) -> None:
+    """It can share only whole layers, so what shares less is exported as separate ones, and read back as shared."""
     vocabulary = read_vocabulary(str(vocab))
-    model = random_model(section("albert", change), vocabulary)
+    chosen = section("albert", f"sharing={sharing}", f"num_hidden_groups={groups}")
+    model = random_model(chosen, vocabulary)
     theirs = as_theirs(model, vocabulary, tmp_path)
     ids = torch.randint(5, vocabulary.size, (1, 12))
 
@@ -253,3 +263,17 @@ def test_groups_of_albert_are_those_of_transformers(vocab: Path, tmp_path: Path,
     batch.ids_T.copy_(ids[0])
     expected = theirs(ids).prediction_logits[0, batch.masked_positions_K]
     torch.testing.assert_close(model.logits(batch)[0], expected, atol=1e-5, rtol=1e-5)
+
+    fresh = build_model(chosen, vocabulary.size, 7)
+    assert warm_start(fresh, str(tmp_path), vocabulary) == []
+    assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
+def test_a_folder_that_does_not_share_is_refused(vocab: Path, tmp_path: Path, sharing: str) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    separate = random_model(section("albert", "sharing=none", "num_hidden_groups=1"), vocabulary)
+    write_hf(separate, vocabulary, tmp_path)
+    shared = build_model(section("albert", f"sharing={sharing}", "num_hidden_groups=1"), vocabulary.size, 0)
+    with pytest.raises(DataError, match=r"is not equal to .*model\.sharing makes one tensor"):
+        warm_start(shared, str(tmp_path), vocabulary)

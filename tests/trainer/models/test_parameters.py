@@ -77,7 +77,7 @@ def test_recipes_state_how_many_parameters_they_have(name: str) -> None:
     [
         *((name, []) for name in recipe_names()),
         ("eurobert_210m", ["model.num_attention_heads=12", "model.num_key_value_heads=1"]),
-        ("albert_base", ["model.sharing=none"]),
+        *(("albert_base", [f"model.sharing={sharing}"]) for sharing in ("none", "attention", "feed_forward")),
         ("modernbert_base", ["model.max_position_embeddings=1000000"]),  # rotations need no table of positions
     ],
 )

@@ -111,11 +111,21 @@ def test_every_weight_of_any_larger_model_is_filled(family: str, tmp_path: Path)
     assert unfilled == ({"encoder.layers.1.attention_norm.weight"} if family == "modernbert" else set())
 
 
+@pytest.mark.parametrize("sharing", ["attention", "feed_forward", "none"])
+def test_albert_s_other_sharings(sharing: str, tmp_path: Path) -> None:
+    small = random_model(section("albert", f"sharing={sharing}"), SMALL_VOCABULARY)
+    described = section("albert", *GROWN, f"sharing={sharing}")
+    large = fresh(described)
+    before = weights(large)
+    assert tile_model(large, described, str(write_parts(small, tmp_path)), SMALL_VOCABULARY) == []
+    assert not {name for name, weight in weights(large).items() if torch.equal(weight, before[name])}
+
+
 def test_layers_are_spread_over_the_depth() -> None:
     shape = encoder_shape(section("modernbert"), 60)
 
     def sources_of(layers: int, small_layers: int) -> list[int]:
-        shapes = [replace(shape, num_hidden_layers=depth, num_hidden_groups=depth) for depth in (layers, small_layers)]
+        shapes = [replace(shape, num_hidden_layers=depth) for depth in (layers, small_layers)]
         names = [source_name(f"encoder.layers.{layer}.up.weight", *shapes) for layer in range(layers)]
         return [int(name.split(".")[2]) for name in names]
 
