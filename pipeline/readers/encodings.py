@@ -73,6 +73,13 @@ _CONTROL_BYTES = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 _MANY_CONTROLS = 0.05  # of a head, with which it is no text in UTF-8
 DAMAGED_UTF8 = 0.3  # undecodable share of the bytes outside of ASCII; below it, the text is damaged UTF-8
 _QUOTES = "\u2018\u2019\u201c\u201d\u201e\u2013\u2014\u2026\xab\xbb"
+
+# Characters of cp1252 as a text has them, and bytes that begin a character of UTF-8 whose rest was cut away.
+_IN_WESTERN_TEXT = re.compile(
+    rf"(?![\x00-\x7f\xb2\xb3\xb9])(?:[^\W\d_]|[{_QUOTES}\xa0\xa1\xa7\xa9\xae\xb0\xb7\xbf]|"
+    r"[\xa3\xa5\u20ac](?= ?\d)|(?<=\d)\u20ac)"
+)
+_CUT_OFF = re.compile(rb"(?<![A-Z])(?:[\xc2\xc3](?![A-Z])|[\xc4-\xde](?![A-Za-z\x80-\xff]))|\xe2[\x80-\xbf]")
 _OR_AUTO = ", or each file in the encoding that its bytes show with --encoding auto"  # what errors advise
 
 
@@ -254,6 +261,13 @@ def is_in_other_encoding(sample: bytes) -> bool:
     foreign = [character for character in western if character > "\xa0"]
     plausible = sum(character.isalpha() or character in _QUOTES for character in foreign)
     return not is_damaged_utf8(sample) and plausible >= _MOST * len(foreign)
+
+
+def is_western(sample: bytes) -> bool:
+    """Return whether each byte outside of ASCII is in cp1252 what a text has at its place, and none is cut UTF-8."""
+    foreign = sum(byte >= 0x80 for byte in sample)
+    known = len(_IN_WESTERN_TEXT.findall(sample.decode("cp1252", errors="replace")))
+    return known == foreign and 3 * foreign < len(sample) and _CUT_OFF.search(sample) is None
 
 
 def is_damaged_utf8(sample: bytes) -> bool:

@@ -18,18 +18,24 @@ from collections.abc import Iterator
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, version
 
-from pipeline.readers.encodings import DAMAGED_UTF8, UTF8, encoding_of_head, is_damaged_utf8, is_in_other_encoding
+from pipeline.readers.encodings import (
+    DAMAGED_UTF8,
+    UTF8,
+    encoding_of_head,
+    is_damaged_utf8,
+    is_in_other_encoding,
+    is_western,
+)
 from pipeline.readers.listing import InputFile
 from pipeline.readers.open import DECOMPRESSION_ERRORS, compression_of, open_plain
 from pipeline.readers.ranges import HEAD_BYTES, HeldFile, open_range
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO, MIN_PLACES, decode_utf8
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, MIN_LETTERS, MIN_PLACES, decode_utf8
 from schemas.errors import UsageError
 
 LOOKED_AT = 16 << 20
 """Bytes of text of a file that are looked at, in a tenth of a second."""
 
 _MIN_EAST_ASIAN = 8  # bytes outside of ASCII
-_MIN_LETTERS = 4  # places; fewer letters of a language may be an accident
 _PURE = 0.7  # share of undecodable places among the bytes outside ASCII
 _MOST_FREQUENT = "cp1252"  # which even those few are taken for
 _GUESSED_FROM = 1 << 14  # bytes
@@ -117,7 +123,7 @@ _MIN_COMMON = 0.15  # of the characters outside of ASCII
 
 # Typographic signs fit every language.
 _SIGNS = frozenset(
-    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
+    "\u2018\u2019\u201a\u201c\u201d\u201e\u2013\u2014\u2026\u2022\u20ac\xa3\xab\xbb\xa0\xad\xa7\xa9\xae\xb0\xb7"
 )
 
 # Of charset-normalizer: more chaos than its threshold of 0.2 may be, because coherence decides with it.
@@ -170,7 +176,8 @@ _remembered_encoding = lru_cache(1024)(_found_encoding)  # a name for each file 
 def encoding_of_text(data: bytes) -> str:
     """Return the encoding of the beginning of a text, by the tests that refuse a file in another encoding than its own.
 
-    A short file with fewer than MIN_PLACES places that are not UTF-8 is in another encoding if they are letters in it.
+    A short file with fewer than MIN_PLACES places that are not UTF-8 is in another encoding if they are letters in it,
+    and so is one without any UTF-8 outside of ASCII whose places are what a text in cp1252 has there.
     """
     foreign = len(data.translate(None, _ASCII))
     text, _ = codecs.utf_8_decode(data, "replace", False)  # a character may be cut at the end
@@ -184,15 +191,16 @@ def encoding_of_text(data: bytes) -> str:
 
     # Of Western letters of one byte nearly all are undecodable. With fewer, the rest are characters of UTF-8.
     by_letters = encoding_by_letters(sample)
-    is_western = by_letters != "" or is_in_other_encoding(sample)
-    if is_western and undecodable < _PURE * foreign:
+    is_letters = by_letters != "" or is_in_other_encoding(sample)
+    if is_letters and undecodable < _PURE * foreign:
         return UTF8
-    if undecodable < _MIN_LETTERS:
-        return by_letters if by_letters == _MOST_FREQUENT else UTF8
+    fallback = _MOST_FREQUENT if text.replace("\ufffd", "").isascii() and is_western(sample) else UTF8
+    if undecodable < MIN_LETTERS:
+        return fallback if by_letters in ("", fallback) else UTF8
 
     is_much = undecodable >= MIN_PLACES and undecodable > MAX_UNDECODABLE_RATIO * len(data)
-    is_other = is_much or is_western or (foreign >= _MIN_EAST_ASIAN and _by_common_characters(sample) != "")
-    return (guess_encoding(sample) if is_other else "") or UTF8
+    is_other = is_much or is_letters or (foreign >= _MIN_EAST_ASIAN and _by_common_characters(sample) != "")
+    return (guess_encoding(sample) if is_other else "") or fallback
 
 
 def _undecodable_lines(data: bytes) -> bytes:

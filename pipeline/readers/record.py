@@ -51,6 +51,9 @@ Damage is rare. In a text with a different encoding, a few percent of the bytes 
 MIN_PLACES = 10
 """Minimum undecodable places for a file to be refused. A single bad byte in a small file does not fail a job."""
 
+MIN_LETTERS = 4
+"""The same if all of them are letters or signs of cp1252, and nothing else in the file is outside of ASCII."""
+
 EXCERPT_CHARACTERS = 500  # of a rejected record, kept for a person to look at
 BLANK_LINE = "blank line"  # reason of the ledger
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

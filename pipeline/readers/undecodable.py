@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.commit.reports import Report
-from pipeline.readers.encodings import UTF8, is_in_other_encoding
+from pipeline.readers.encodings import UTF8, is_in_other_encoding, is_western
 from pipeline.readers.file_encoding import likely_encoding
 from pipeline.readers.inputs import COMPRESSED_WEIGHT, FileRange
-from pipeline.readers.record import MAX_UNDECODABLE_RATIO, MIN_PLACES, Record, Rejected, place_in_words
+from pipeline.readers.record import MAX_UNDECODABLE_RATIO, MIN_LETTERS, MIN_PLACES, Record, Rejected, place_in_words
 from schemas.errors import DataError
 
 RATIO_OF_OTHER = MAX_UNDECODABLE_RATIO / 20
@@ -38,6 +38,7 @@ class UndecodableBytes:
     size: bytes of the records so far.
     sample: what the first of these records have around it.
     is_found: whether the file's encoding was found, with --encoding auto.
+    has_utf8: whether a record has characters outside of ASCII.
 
     `max_ratio` limits the undecodable share of the whole file: of its size if that is known, else of the records that
     were read.
@@ -50,12 +51,16 @@ class UndecodableBytes:
     size: int = 0
     sample: bytes = b""
     is_found: bool = False
+    has_utf8: bool = False
 
     def add(self, record: Record | Rejected) -> None:
         """Count a record."""
         self.size += record.size
+        text = record.text if isinstance(record, Record) else ""
         if record.undecodable is None:
+            self.has_utf8 |= not text.isascii()
             return
+        self.has_utf8 |= not text.replace("\ufffd", "").isascii()
 
         if self.count == 0:
             self.first_offset = record.undecodable.first_offset
@@ -70,12 +75,17 @@ class UndecodableBytes:
         """
         file_range = self.file_range
         encoding = file_range.encoding if file_range.reader.gets == "text" else UTF8
-        is_guessed = self.count >= MIN_PLACES and file_range.reader.gets == "text" and encoding == UTF8
+        may_be_other = file_range.reader.gets == "text" and encoding == UTF8
+        # A part of a file does not show whether the others have UTF-8.
+        is_whole = not file_range.is_cut and file_range.start == 0 and file_range.end >= file_range.size
+        is_all_western = may_be_other and is_whole and not self.has_utf8 and is_western(self.sample)
+        is_guessed = may_be_other and (self.count >= MIN_PLACES or is_all_western)
 
         report: Report = {
             "path": file_range.display_path,
             "encoding": OWN_ENCODING if file_range.reader.gets == "plain" else encoding,
             "is_other": is_guessed and is_in_other_encoding(self.sample),
+            "is_western": is_all_western and self.count >= MIN_LETTERS,
             "likely": likely_encoding(self.sample) if is_guessed else "",
             "count": self.count,
             "worst_count": self.count,  # that of the range that was guessed from, also after ranges are added up
@@ -104,6 +114,8 @@ def refuse_undecodable(reports: Iterable[Report], max_ratio: float, corpus_size:
     """
     files = reports_by_file(reports)
     for file in files:
+        if file.get("is_western") and max_ratio <= MAX_UNDECODABLE_RATIO:
+            raise _too_many_error(file, max_ratio)
         is_other = file["is_other"] and max_ratio <= MAX_UNDECODABLE_RATIO
         allowed = min(max_ratio, RATIO_OF_OTHER) if is_other else max_ratio
         if _has_too_many(file["count"], file["size"], allowed):
@@ -177,9 +189,12 @@ def _too_many_error(file: Report, max_ratio: float) -> DataError:
         advice += ", or leave it out with --exclude"
     name = "in the encodings that its pages name" if file["encoding"] == OWN_ENCODING else file["encoding"].upper()
     place = place_in_words(file["first_place"], file)
+    limit = f"; --max_undecodable_ratio is {max_ratio:.2%}"
+    if file.get("is_western") and not _has_too_many(file["count"], file["size"], max_ratio):
+        limit = ", and all are letters or signs in cp1252, none UTF-8"
     # "At least", because it may be one range of the file that has too many.
     return DataError(
         f"{file['path']} is not {name}: at least {file['count']:,} of about {file['size']:,} bytes "
-        f"cannot be decoded, the first at {place}; --max_undecodable_ratio is {max_ratio:.2%}. "
+        f"cannot be decoded, the first at {place}{limit}. "
         f"{advice.removesuffix('.')}."
     )

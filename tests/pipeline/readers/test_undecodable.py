@@ -64,6 +64,30 @@ def test_a_book_in_another_encoding_with_few_letters_of_it_is_refused(tmp_path: 
     refuse_undecodable([report("x", 15, 50_000) | {"is_other": True}], max_ratio=0.002)
 
 
+@pytest.mark.parametrize(
+    ("damage", "is_refused"),
+    [
+        (b"It cost \xa34 4s, _\xe0 propos_ of the caf\xe9.\n", True),
+        (b"It cost \xa34 4s in the caf\xe9, or \xc2\xa35.\n", False),
+        (b"In the caf\xc3 it isn\xe2\x80t dear.\n", False),
+        (b"The caf\xe9 costs \x80 and \x81.\n", False),
+    ],
+)
+def test_letters_and_signs_of_cp1252_in_a_file_without_utf8_are_no_damage(
+    command, tmp_path: Path, damage: bytes, is_refused: bool
+) -> None:
+    (tmp_path / "x.txt").write_bytes(PROSE.encode() * 200 + damage * 2 + PROSE.encode() * 200)
+    done = command("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "out", "--text_layout", "file")
+    assert (done.returncode != 0) == is_refused, done.stderr
+    assert ("give --encoding cp1252 to read it" in done.stderr) == is_refused
+
+    flags = ("--text_layout", "file", "--encoding", "auto")
+    auto = command("shard", "--input", tmp_path / "x.txt", "--output", tmp_path / "auto", *flags)
+    assert ("undecodable bytes removed" not in auto.stdout) == is_refused, auto.stdout
+    if is_refused:
+        assert "Not UTF-8: 1 x cp1252." in command("inspect", tmp_path / "x.txt").stdout
+
+
 def test_one_bad_byte_of_a_small_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(PROSE.encode() * 5 + b"\xe9")
     assert counted(tmp_path / "x.txt").count == 1
