@@ -136,6 +136,12 @@ TEXT_KINDS = (
     ),
     CONLL,
     Kind(
+        "a man page",
+        "Extract its text first, for instance with mandoc -T utf8 FILE | col -bx > FILE.txt",
+        "",
+        rb"(?-i:\s*(?:[.']?\\\"|\.(?:TH|Dd|SH|Sh)\s|\.so man\w+/))",
+    ),
+    Kind(
         "e-mail",
         "Write its messages as JSON lines first (Python's modules mailbox and email read them)",
         ".mbox",
