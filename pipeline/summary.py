@@ -9,7 +9,7 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
-from pipeline.shard.cleaning import UNDECODABLE
+from pipeline.shard.cleaning import HYPHENS_KEPT, UNDECODABLE
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -21,7 +21,10 @@ LISTED_LANGUAGES = 10
 SEPARATE_LANGUAGES = 5  # that were left out; more share a line
 OTHER_LANGUAGE = "language "  # how the reasons of --languages begin
 
-_HINTS = {LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)"}
+_HINTS = {
+    LINES_JOINED: " (they looked wrapped; --sentence_splitter newline keeps lines apart)",
+    HYPHENS_KEPT: " (the document does not have the word in one piece elsewhere)",
+}
 """What is said behind the number of changes by a rule."""
 _OLDER_DAMAGE = {UNDECODABLE: " (U+FFFD in the files, where an earlier program could not decode a byte)"}
 """The same where all bytes could be decoded."""

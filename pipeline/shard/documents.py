@@ -97,7 +97,7 @@ def without_private_data(document: Document, options: ReadOptions) -> Document:
 def find_lines(document: Document, options: ReadOptions) -> Document:
     """Join the wrapped lines of the text. Without --filters, which judge its blocks, the whole text is one block."""
     blocks = document.text.split("\n\n") if options.filters else [document.text]
-    document.blocks = [lines_of(block, options.sentence_splitter, document.changes) for block in blocks]
+    document.blocks = [lines_of(block, options.sentence_splitter, document.changes, document.text) for block in blocks]
     if options.filters:
         document.blocks = [list(filter(None, map(str.strip, block))) for block in document.blocks]
     return document

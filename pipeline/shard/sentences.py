@@ -22,12 +22,13 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from typing import Literal
 
 import sentencex
 
+from pipeline.shard.cleaning import mend_words
 from pipeline.shard.languages import known_language
 
 Splitter = Literal["sentencex", "newline"]
@@ -112,9 +113,9 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
     return sentences_of(lines_of(text, splitter, counts), language, splitter)
 
 
-def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None) -> list[str]:
-    """Return the lines of a clean document: its paragraphs, or with "newline" its lines as they are."""
-    return text.split("\n") if splitter == "newline" else paragraphs(text, counts)
+def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None, whole: str = "") -> list[str]:
+    """Return the lines of a clean document, or of a part of `whole`: paragraphs, or with "newline" lines as they are."""
+    return text.split("\n") if splitter == "newline" else paragraphs(text, counts, whole)
 
 
 def sentences_of(lines: list[str], language: str, splitter: Splitter) -> list[str]:
@@ -129,9 +130,10 @@ def sentences_of(lines: list[str], language: str, splitter: Splitter) -> list[st
     return list(filter(None, map(str.strip, cut_into_sentences(joined, language))))
 
 
-def paragraphs(text: str, counts: Counter[str] | None = None) -> list[str]:
-    """Return the paragraphs of a text, with wrapped lines joined by a space."""
+def paragraphs(text: str, counts: Counter[str] | None = None, whole: str = "") -> list[str]:
+    """Return the paragraphs of a text, which may be a part of `whole`, with wrapped lines joined by a space."""
     found: list[str] = []
+    mend = partial(mend_words, text=whole or text, counts=counts) if "-\n" in text else None
     for block in text.strip("\n").split("\n\n"):
         if "\n" not in block:
             found.append(block)
@@ -139,20 +141,22 @@ def paragraphs(text: str, counts: Counter[str] | None = None) -> list[str]:
 
         lines = block.split("\n")
         width = max(map(len, lines))
-        joined = lines if width > WRAP_WIDTH else unwrap(lines, width, not block.islower())
+        joined = lines if width > WRAP_WIDTH else unwrap(lines, width, not block.islower(), mend)
         found += joined
         if counts is not None and len(joined) < len(lines):
             counts[LINES_JOINED] += len(lines) - len(joined)
     return found
 
 
-def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
+def unwrap(
+    lines: list[str], width: int, has_capitals: bool, mend: Callable[[list[str], list[str]], None] | None = None
+) -> list[str]:
     """Join the wrapped lines of a block whose longest line has `width` characters.
 
     A line is full if the first word of the next one would not have fit there. If most lines of a block are full, it is
     wrapped, and full lines are joined to their next ones. In any block with capital letters, so are lines before one
     that begins in lower case. A line without a space is joined to none, because scripts without spaces are not wrapped
-    at words.
+    at words. mend: takes hyphens away from lines, whose breaks it gets, too.
     """
     texts = list(map(str.strip, lines))
     following = texts[1:]
@@ -181,6 +185,8 @@ def unwrap(lines: list[str], width: int, has_capitals: bool) -> list[str]:
         return texts
     if breaks.count(" ") == len(breaks):
         return [" ".join(texts)]
+    if mend is not None and "" in breaks:
+        mend(texts, breaks)
     parts = [""] * (2 * len(texts) - 1)
     parts[::2] = texts
     parts[1::2] = breaks

@@ -4,10 +4,10 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 import sentencex
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import clean
+from pipeline.shard.cleaning import HYPHENS_KEPT, WORDS_JOINED, clean
 from pipeline.shard.run_buffer import SentenceColumn
 from pipeline.shard.sentences import (
     LINES_JOINED,
@@ -166,7 +166,23 @@ def test_only_what_is_wrapped_is_joined() -> None:
     assert split_sentences(book, "en", "sentencex", counts) == [
         "The old man went home through the ring-streaked woods and thought of the time when Henry was young."
     ]
-    assert counts == {LINES_JOINED: 2}
+    assert counts == {LINES_JOINED: 2, HYPHENS_KEPT: 1}
+
+
+def test_a_word_that_a_line_end_breaks_is_joined_if_the_text_has_it_elsewhere() -> None:
+    counts: Counter[str] = Counter()
+    text = (
+        "The committee has decided that the new compe-\ntition of the gardens is open to all, that a well-\n"
+        "known gardener and a tailor-\nmade jury see them before the re-\nsort opens, and not the re-sort.\n\n"
+        "Competition of the resort, Wellknown, a well-known man."
+    )
+    assert split_sentences(text, "en", "sentencex", counts) == [
+        "The committee has decided that the new competition of the gardens is open to all, that a well-known gardener "
+        "and a tailor-made jury see them before the re-sort opens, and not the re-sort.",
+        "Competition of the resort, Wellknown, a well-known man.",
+    ]
+    assert counts == {LINES_JOINED: 4, WORDS_JOINED: 1, HYPHENS_KEPT: 3}
+    assert paragraphs("The new compe-\ntition of it", None, text) == ["The new competition of it"]
 
 
 def test_a_line_end_at_the_end_changes_nothing() -> None:
@@ -181,7 +197,9 @@ def test_newline_trusts_the_corpus() -> None:
 @given(st.text())
 def test_no_character_is_lost_but_spaces(text: str) -> None:
     cleaned = clean(text, Counter())
-    found = split_sentences(cleaned, "en", "sentencex")
+    counts: Counter[str] = Counter()
+    found = split_sentences(cleaned, "en", "sentencex", counts)
+    assume(WORDS_JOINED not in counts)
     assert "".join("".join(found).split()) == "".join(cleaned.split())
     assert all(sentence == " ".join(sentence.split()) and sentence for sentence in found)
 
@@ -219,7 +237,10 @@ LINES = st.lists(WORDS.map("".join), min_size=2, max_size=6)
 @example(["a longer one a longer one a longer word-", "word"])
 def test_lines_are_joined_as_by_a_plain_loop(lines: list[str]) -> None:
     lines = [line[:120] or "x" for line in lines]  # an empty line would end the block
-    assert paragraphs("\n".join(lines)) == plain_unwrap(lines)
+    counts: Counter[str] = Counter()
+    found = paragraphs("\n".join(lines), counts)
+    assume(WORDS_JOINED not in counts)
+    assert found == plain_unwrap(lines)
 
 
 WITH_FULL_STOPS = st.text(
