@@ -28,7 +28,7 @@ from pipeline.readers.record import Record, RecordOptions, TextLayout
 from pipeline.readers.table import cut_off
 from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
 from pipeline.shard.detection import UNKNOWN
-from pipeline.shard.text_layout import doubt, guessed_layout
+from pipeline.shard.text_layout import doubt, guessed_layout, have_sentence_lines
 from pipeline.text_keys import text_keys
 from schemas import storage
 from schemas.errors import DataError, UsageError
@@ -75,6 +75,7 @@ class Look:
     count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on each
     file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that cannot
     be read, unless no other is left. odd: one on files that text_layout may not suit. unread_keys: as in `TextKeys`.
+    is_of_sentences: whether all of it is plain text that has a sentence in each line.
     """
 
     kinds: list[Kind]
@@ -89,6 +90,7 @@ class Look:
     unreadable: list[str] = field(default_factory=list)
     odd: str = ""
     unread_keys: dict[str, int] = field(default_factory=dict)
+    is_of_sentences: bool = False
 
     @property
     def language(self) -> str | None:
@@ -172,6 +174,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind
         ranges=ranges,
         odd=doubt(texts, layout, pieces),
         unread_keys=keys.unread,
+        is_of_sentences=len(texts) == len(ranges) and layout == "blank_line" and have_sentence_lines(texts),
     )
     return look, bad_records(sums)
 
@@ -228,6 +231,7 @@ def corpus_lines(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[
     flags += " --encoding auto" if look.encodings or has_archives else ""
     flags += "" if look.text_key == "text" else f" --text_key {shlex.quote(look.text_key)}"
     flags += "" if look.text_layout == "blank_line" else f" --text_layout {look.text_layout}"
+    flags += " --sentence_splitter newline" if look.is_of_sentences else ""
     start = f"clozeline start {shlex.quote(path)}    all steps to an encoder"
     if exclude:
         start = f"clozeline start {shlex.quote(path)} --plan_only    a plan, whose [shard] takes exclude = [...]"

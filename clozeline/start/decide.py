@@ -115,6 +115,10 @@ def _shard(folder: str, look: Look, language: str | None) -> dict[str, Setting]:
     }
     if any(kind.name == "text" for kind in look.kinds):
         settings["text_layout"] = Setting(look.text_layout, LAYOUTS[look.text_layout])
+    if look.is_of_sentences:
+        settings["sentence_splitter"] = Setting(
+            "newline", "each line is a sentence, as it seems; without, it finds them"
+        )
     if look.text_key != "text":
         settings["text_key"] = Setting(look.text_key, "the keys or columns of the text; the first that a file has")
     return settings

@@ -114,7 +114,7 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
 
 
 def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None, whole: str = "") -> list[str]:
-    """Return the lines of a clean document, or of a part of `whole`: paragraphs, or with "newline" lines as they are."""
+    """Return the lines of a clean document, or a part of `whole`: paragraphs, or with "newline" lines as they are."""
     return text.split("\n") if splitter == "newline" else paragraphs(text, counts, whole)
 
 

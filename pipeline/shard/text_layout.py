@@ -62,7 +62,7 @@ def guessed_layout(texts: list[FileRange], pieces: Callable[[], tuple[int, int]]
     are_parts = len(texts) <= FEW_FILES or mean_bytes > LARGE_FILE
     if are_parts and (set(seen) == {"line"} or (len(texts) < SEVERAL_FILES and all(map(_is_of_lines, texts)))):
         return "line"
-    if max(one.size for one in texts) > MAX_BOOK_BYTES:
+    if max(one.size for one in texts) > MAX_BOOK_BYTES or (are_parts and have_sentence_lines(texts)):
         return "blank_line"
     are_small = mean_bytes <= LARGE_PIECE
     are_blocks = seen.count("blank_line") > len(seen) / 2
@@ -93,6 +93,28 @@ def _layout_seen(text: FileRange) -> TextLayout | Literal["lines"] | None:
         ended = sum(map(ends_sentence, followed))
         return "blank_line" if len(followed) > blocks and 2 * ended > len(followed) else None
     return None
+
+
+def have_sentence_lines(texts: list[FileRange]) -> bool:
+    """Return whether most files begin with blocks of lines of a sentence each, as BERT's format has them."""
+    seen = texts[:: max(1, len(texts) // FEW_FILES)]
+    return 2 * sum(map(_begins_with_sentences, seen)) > len(seen)
+
+
+def _begins_with_sentences(text: FileRange) -> bool:
+    with suppress(DataError, *DECOMPRESSION_ERRORS):
+        lines = [line.strip() for line in head_lines(text)]
+        blocks = [block.split("\n") for block in "\n".join(lines).split("\n\n")]
+        followed = [line for block in blocks for line in block[:-1]]
+        lengths = sorted(map(len, filter(None, lines)))
+        are_short = sum(lengths) <= LINE_BYTES * len(lengths) and len(lengths) >= SEVERAL_PIECES * 2
+        if len(blocks) < SEVERAL_PIECES or 2 * sum(len(block) > 1 for block in blocks) <= len(blocks) or not are_short:
+            return False
+        ended = sum(map(ends_sentence, followed))
+        clauses = sum(line.endswith(";") for line in followed)
+        differ = 2 * lengths[len(lengths) // 4] < lengths[len(lengths) * 3 // 4]
+        return differ and ended + clauses >= WRAPPED * len(followed) and 3 * ended >= len(followed)
+    return False
 
 
 def _is_of_lines(text: FileRange) -> bool:

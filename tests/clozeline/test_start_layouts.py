@@ -118,6 +118,24 @@ def test_many_articles_are_a_document_each(files: int, text: str, capsys: pytest
     assert ("If each block is a document, text_layout = blank_line." in shown) == (files == 40)
 
 
+def test_lines_of_a_sentence_each_between_blank_lines_are_documents() -> None:
+    """As the format of BERT's first programs has them. Dialog that is wrapped is none."""
+    block = (
+        "Sir.\nYou are well overtaken, and I wish you a good morning;\nI have come a long way to see you this day.\n"
+    )
+    write_files(12, f"{block}\n{block}{block}\n" * 20)
+    plan = planned("texts")
+    assert plan["text_layout"] == "blank_line" and plan["sentence_splitter"] == "newline"
+    assert "--sentence_splitter newline" in "\n".join(inspect_all(["texts"], 1))
+
+    shutil.rmtree("texts")
+    prose = textwrap.fill("You are well overtaken. I wish you a good morning. " * 6, 60)
+    write_files(12, f"{prose}\n\n" * 20)
+    shutil.rmtree("out")
+    plan = planned("texts")
+    assert plan["text_layout"] == "file" and "sentence_splitter" not in plan
+
+
 def test_few_files_of_pieces_that_may_be_paragraphs_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     write_files(4, f"{PARAGRAPH}\n\n" * 8)
     assert planned("texts")["text_layout"] == "blank_line"
