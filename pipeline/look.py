@@ -205,6 +205,10 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     yield from _first(look.faults)
     if look.odd:
         yield look.odd
+    for one in look.ranges:
+        parent, _, name = one.display_path.rpartition("/")
+        if name == "dataset_dict.json":  # of `datasets`
+            yield f"All splits of the dataset in {parent} are read. To read one, name its folder, as in {parent}/train."
 
 
 def corpus_lines(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[str]:

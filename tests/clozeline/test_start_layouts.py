@@ -67,6 +67,14 @@ def test_a_manifest_of_another_program_is_no_result_of_ours() -> None:
     assert "of text in 41 documents" in "\n".join(inspect_all(["texts"], 1))
 
 
+def test_that_all_splits_of_a_dataset_are_read_is_said() -> None:
+    for split in "train", "test":
+        Path("dataset", split).mkdir(parents=True)
+        Path("dataset", split, "data.jsonl").write_text(json.dumps({"text": PARAGRAPH}) + "\n")
+    Path("dataset/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    assert "All splits of the dataset in dataset are read. To read one," in "\n".join(inspect_all(["dataset"], 1))
+
+
 def test_names_that_a_plan_cannot_hold_and_others(capsys: pytest.CaptureFixture[str]) -> None:
     odd = "a\nb\x7f"
     Path(odd).mkdir()
