@@ -1,7 +1,8 @@
 """What rules measure about a document. Each value is computed once, when a rule first asks for it.
 
-A word is what stands between spaces, as in C4 and in Gopher's paper; datatrove also counts each punctuation mark as a
-word. A line is a paragraph, whose wrapped lines are joined already. A block is what stands between blank lines.
+A word is what stands between spaces, or WORD_DIVIDER, as in C4 and in Gopher's paper; datatrove also counts each
+punctuation mark as a word. A line is a paragraph, whose wrapped lines are joined already. A block is what stands
+between blank lines.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # of the polynomial that hashes n-grams; any odd number with mixed bits will do
+
+WORD_DIVIDER = "\u1361"
+"""Stands between the words of traditional Amharic and Tigrinya, in place of a space."""
+
+
+def words_of(text: str) -> list[str]:
+    return text.replace(WORD_DIVIDER, " ").split()
 
 
 class Measured:
@@ -31,7 +39,7 @@ class Measured:
     @cached_property
     def words(self) -> list[str]:
         """All words, with the punctuation that touches them."""
-        return self.text.split()
+        return words_of(self.text)
 
     @cached_property
     def _ngrams(self) -> NGrams:

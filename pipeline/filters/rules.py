@@ -29,7 +29,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-from pipeline.filters.measures import Measured, duplicates
+from pipeline.filters.measures import Measured, duplicates, words_of
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
 
@@ -50,7 +50,7 @@ Needs = Literal["", "spaces", "marks", "English"]
 
 LAST_MARKS = (
     ".", "?", "!", "\u2026", "\u3002", "\uff1f", "\uff01", "\uff0e", "\u061f", "\u06d4", "\u0964", "\u0965", "\u0589",
-    "\u1362", "\u1367", "\u104a", "\u104b", "\u17d4", "\u17d5", "\u0f0d",
+    "\u1362", "\u1362\u1361", "\u1367", "\u104a", "\u104b", "\u17d4", "\u17d5", "\u0f0d",
 )  # fmt: skip
 """Marks that end sentences, in the scripts of most text."""
 
@@ -114,10 +114,10 @@ _DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
 RULES: dict[str, Rule] = {
     # Lines that fail are removed.
     "max_line_word_length": Rule(
-        "c4", "line", lambda line: max(map(len, line.split()), default=0), 1000, needs="spaces"
+        "c4", "line", lambda line: max(map(len, words_of(line)), default=0), 1000, needs="spaces"
     ),
     "unfinished_lines": Rule("c4", "line", _has_no_end, needs="marks", edit=_without_citations),
-    "min_line_words": Rule("c4", "line", lambda line: len(line.split()), 3, is_least=True, needs="spaces"),
+    "min_line_words": Rule("c4", "line", lambda line: len(words_of(line)), 3, is_least=True, needs="spaces"),
     "javascript_lines": Rule("c4", "line", lambda line: "javascript" in line.lower()),
     "policy_lines": Rule("c4", "line", lambda line: _POLICY.search(line) is not None),
     # Documents that fail are dropped.

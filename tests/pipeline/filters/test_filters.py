@@ -106,6 +106,12 @@ def test_a_line_that_ends_is_finished(end: str) -> None:
     assert rule.fails(rule.measure("It ends\u2026"), None)
 
 
+def test_words_of_amharic_end_at_its_divider() -> None:
+    assert RULES["min_line_words"].measure("ሰው፡ሁሉ፡ነው።") == 3
+    assert RULES["max_line_word_length"].measure("ሰው፡ሁሉ፡ነው።") == 3
+    assert len(Measured([["ሰው፡ሁሉ፡ነው።"]]).words) == 3
+
+
 def test_every_rule_is_tried() -> None:
     assert set(JUST) == set(RULES)
 
