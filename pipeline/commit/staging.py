@@ -23,7 +23,7 @@ from schemas.randomness import key
 
 LOGGER = logging.getLogger("clozeline.pieces")
 
-PIECES_VERSION = 18
+PIECES_VERSION = 19
 """The version of the files in staging. Raise it with every change after which old files must not be reused."""
 
 PREFIX = "_unfinished-"

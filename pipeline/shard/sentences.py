@@ -13,6 +13,8 @@ Sentences end by the rules of `sentencex`, with corrections (docs/decisions.md):
 - A period after an ordinal number or a title ends nothing ("Die 1. Bundesliga", "M. Dupont").
 - English abbreviations are those of English alone (Swedish "Jag vet det. Sedan gick han." is two sentences).
 - Full stops of Chinese, Japanese, Khmer, Tibetan and Sinhala end a sentence, whatever comes next.
+- What has no letter belongs to the sentence before it, as the number of a verse does; so does what follows a Burmese
+  comma, and a letter right behind an Armenian mark.
 
 All this only chooses where to cut: the parts are those of the text.
 """
@@ -28,6 +30,7 @@ from typing import Literal
 
 import sentencex
 
+from pipeline.filters.measures import WORD_DIVIDER
 from pipeline.shard.cleaning import mend_words
 from pipeline.shard.languages import known_language
 
@@ -102,6 +105,9 @@ _NO_END = {
 # follows, because the sentence continues there.
 _FULL_STOP = re.compile("(?:[。！？][。！？!?…]*|[។៕༎෴]+|།(?:[ ]?།)*)[”’」』）】》〉]*(?![，、；：,;:])")
 _FULL_STOPS = "。！？។៕།༎෴"
+
+_BURMESE_COMMAS = "\u104a\u104f"  # and the mark of the genitive, at which sentencex also cuts
+_ARMENIAN_MARKS = "\u055b\u055c\u055e"  # of stress, exclamation and question, which stand within words
 
 
 def split_sentences(text: str, language: str, splitter: Splitter, counts: Counter[str] | None = None) -> list[str]:
@@ -220,13 +226,13 @@ def cut_into_sentences(text: str, language: str) -> list[str]:
         for place in reversed(_places_of_hidden_ends(parts)):
             plain = with_paired_marks(_marked(parts[place], language))
             if plain != parts[place]:
-                parts[place : place + 1] = _whole(_cut(parts[place], plain, language))
+                parts[place : place + 1] = _cut(parts[place], plain, language)
     if language in _NO_END:
         parts = list(_joined(parts, _NO_END[language]))
 
     if not text.isascii() and any(mark in text for mark in _FULL_STOPS):
         parts = cut_after_full_stops(parts)
-    return parts
+    return _whole(parts)
 
 
 def _marked(text: str, language: str) -> str:
@@ -259,7 +265,7 @@ def _has_long_paragraph(text: str) -> bool:
 
 def _cut(text: str, marked: str, language: str) -> list[str]:
     """Cut a text where sentencex ends the sentences of `marked`, a text of the same length and with the same spaces."""
-    found: list[str] = sentencex.segment(language, marked)  # type: ignore[attr-defined]
+    found: list[str] = sentencex.segment(known_language(language).rules, marked)  # type: ignore[attr-defined]
     if marked is text:
         return found
 
@@ -290,13 +296,25 @@ def _places_of_hidden_ends(parts: list[str]) -> list[int]:
 
 
 def _whole(parts: list[str]) -> list[str]:
-    """Join parts without a letter or digit, such as a last quotation mark, to the one before them."""
-    whole = parts[:1]
-    for part in parts[1:]:
-        if any(map(str.isalnum, part)):
+    """Join parts that are no sentence to the one before them in their paragraph, and a word divider at their beginning.
+
+    Those are parts without a letter (a last quotation mark, "|| 12 ||" after a verse), and what follows a mark that
+    ends none.
+    """
+    whole: list[str] = []
+    before = "\n"
+    for part in filter(None, parts):
+        starts, begins = part.lstrip(WORD_DIVIDER), part[0].isalpha()
+        if before[0] == "\n" or part[0] == "\n":  # between paragraphs
             whole.append(part)
+        elif before.rstrip()[-1] in _BURMESE_COMMAS or (begins and before[-1] in _ARMENIAN_MARKS):
+            whole[-1] += part
+        elif begins or any(map(str.isalpha, part)):
+            whole[-1] += part[: len(part) - len(starts)]
+            whole.append(starts)
         else:
             whole[-1] += part
+        before = whole[-1]
     return whole
 
 

@@ -155,6 +155,22 @@ def test_full_stops_of_other_scripts() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("language", "sentences"),
+    [
+        ("hy", ["Լևոն աղե՜ն եկավ տուն։", "Ո՜վ է նա։", "Վա՛յ քեզ, վա՜յ։"]),
+        ("my", ["ကိုလံဘို မြို့ ၊ စိန့် တပ်မတော် ၏ အကူအညီ ဖြစ် သည် ။", "ခဲ့ သည် ။"]),
+        ("sa", ["मामकाः पाण्डवाश्चैव सञ्जय ॥ १ ॥", "सञ्जय उवाच ।", "दृष्ट्वा तु ॥२॥", "आचार्यम् ॥ 1.3 ॥", "पश्यैतां"]),
+        ("grc", ["Τίς εἶ;", "Ἐγώ εἰμι."]),
+        ("ti", ["ሰላም፡ነው።፡", "እንዴት፡ነህ፧"]),
+        ("vi", ["Anh đi đâu?...", "Tôi về."]),
+    ],
+)
+def test_what_is_no_sentence_belongs_to_the_one_before(language: str, sentences: list[str]) -> None:
+    assert split_sentences(" ".join(sentences), language, "sentencex") == sentences
+    assert split_sentences("\n\n".join(["1.", *sentences]), language, "sentencex") == ["1.", *sentences]
+
+
 def test_only_what_is_wrapped_is_joined() -> None:
     counts: Counter[str] = Counter()
     poem = "the sea is wide and deep\na bird sings low\nnight falls on the quiet old town of stone\nwe go"
