@@ -56,7 +56,7 @@ def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     if language.code in UNACCENTED or not decides or getattr(given, decides) is not None:
         return ""
     kept, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
-    known = f"in {language.name} ({language.code}), not in" if language.code != UNKNOWN else "not known to be in"
+    known = f"in {language.title}, not in" if language.code != UNKNOWN else "not known to be in"
     return f"Note: {kept} are kept, because the text is {known} English or Chinese. --{flag} ignores them."
 
 

@@ -22,12 +22,19 @@ class Language:
     rules: str
     name: str
 
+    @property
+    def title(self) -> str:
+        """Its name, and its code if it has another name than that."""
+        return self.code if self.name == self.code else f"{self.name} ({self.code})"
+
 
 def find_language(given: str) -> Language:
     """Return the language with an ISO 639-1, -2 or -3 code or an English name, ignoring case.
 
     Region and script are allowed and dropped: `"en-US"`, `"zh_Hant"`. Example: `"deu"`, `"ger"`, `"German"` and `"DE"`
-    are all the language with code `"de"`. Raises UsageError, with the nearest known name, for anything else.
+    are all the language with code `"de"`. Any other code of three letters is a language without rules, of which there
+    are thousands; all codes of two letters are in the table. Raises UsageError, with the nearest known name, for
+    anything else.
     """
     languages = _languages()
     wanted = " ".join(given.lower().split())
@@ -38,12 +45,13 @@ def find_language(given: str) -> Language:
     if without_region in languages:
         return languages[without_region]
 
-    # Names come first, because a wrong code of three letters is close to dozens of other codes.
-    names = [name for name in languages if len(name) > _LONGEST_CODE]
-    hint = nearest_name(wanted, names) or nearest_name(wanted, languages)
+    if re.fullmatch("[a-z]{3}", without_region):
+        return known_language(without_region)
+
+    hint = nearest_name(wanted, [name for name in languages if len(name) > _LONGEST_CODE])
     raise UsageError(
-        f"--language {given!r} is not a known language code or name.{hint} Give a code of ISO 639, such as en, "
-        "de or zh, or `und` for a language without rules."
+        f"--language {given!r} is not a known language code or name.{hint} Give its code of ISO 639, such as en, zh or "
+        "chr, or `und` for an unknown language."
     )
 
 
@@ -61,7 +69,7 @@ def language_of_text(manifest: Manifest) -> str:
 
 
 def known_language(code: str) -> Language:
-    """Return the language with a code that `detect_language` gave. A few have no rules, and English ones split them."""
+    """Return the language with a code, which may be in no table. English rules then split it."""
     return _languages().get(code) or Language(code, "en", code)
 
 
@@ -72,8 +80,8 @@ def fallback_note(language: Language) -> str | None:
 
     rules = _languages()[language.rules]
     return (
-        f"Note: sentencex has no rules for {language.name} ({language.code}), so sentences are split by "
-        f"those of {rules.name} ({rules.code}). If they do not fit, split the text yourself and give "
+        f"Note: sentencex has no rules for {language.title}, so sentences are split by "
+        f"those of {rules.title}. If they do not fit, split the text yourself and give "
         "--sentence_splitter newline."
     )
 
