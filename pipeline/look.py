@@ -27,7 +27,7 @@ from pipeline.readers.ranges import open_range
 from pipeline.readers.record import Record, RecordOptions, TextLayout
 from pipeline.readers.table import cut_off
 from pipeline.shard.detection import AUTO as AUTO_LANGUAGE
-from pipeline.shard.detection import UNKNOWN
+from pipeline.shard.detection import SCRIPTS, UNKNOWN
 from pipeline.shard.text_layout import doubt, guessed_layout, have_sentence_lines
 from pipeline.text_keys import text_keys
 from schemas import storage
@@ -71,10 +71,11 @@ class Look:
 
     text_key: of records and tables, as a flag of `shard`. text_layout: what separates documents in plain text.
     text_bytes, documents: estimates. languages: the share of the sampled text in each, most first; empty if the
-    identifier is not installed. encodings: files of text that are not UTF-8, by their encoding. ranges: the files that
-    count here: all that can be read. faults: sentences on what ends `shard`, as far as that is seen: first one on each
-    file of unreadable, then on files with more bad records than it allows. unreadable: the paths of files that cannot
-    be read, unless no other is left. odd: one on files that text_layout may not suit. unread_keys: as in `TextKeys`.
+    identifier is not installed. scripts: the share in each of SCRIPTS. encodings: files of text that are not UTF-8, by
+    their encoding. ranges: the files that count here: all that can be read. faults: sentences on what ends `shard`, as
+    far as that is seen: first one on each file of unreadable, then on files with more bad records than it allows.
+    unreadable: the paths of files that cannot be read, unless no other is left. odd: one on files that text_layout may
+    not suit. unread_keys: as in `TextKeys`.
     is_of_sentences: whether all of it is plain text that has a sentence in each line.
     """
 
@@ -91,14 +92,15 @@ class Look:
     odd: str = ""
     unread_keys: dict[str, int] = field(default_factory=dict)
     is_of_sentences: bool = False
+    scripts: dict[str, float] = field(default_factory=dict)
 
     @property
     def language(self) -> str | None:
-        """The language for `shard`: "auto" if the text is in several, None if that of the text was not found."""
+        """The language for `shard`: "auto" if the text is in several, None if none was looked for."""
         if not self.languages:
             return None
         most, share = next(iter(self.languages.items()))
-        return most if share >= MAIN_SHARE and most != UNKNOWN else AUTO_LANGUAGE
+        return most if share >= MAIN_SHARE else AUTO_LANGUAGE
 
 
 def look_at(folder: str, exclude: Sequence[str] = ()) -> Look:
@@ -162,6 +164,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind
 
     sums = sampled.values()
     by_language = sum((one.by_language for one in sums), Counter[str]())
+    text_bytes = sum(one.text_bytes for one in sums)
     empty = [name for name, one in sampled.items() if not one.documents and not one.bad]
     look = Look(
         [replace(kind, has_text=kind.name not in empty) for kind in kinds],
@@ -175,6 +178,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind
         odd=doubt(texts, layout, pieces),
         unread_keys=keys.unread,
         is_of_sentences=len(texts) == len(ranges) and layout == "blank_line" and have_sentence_lines(texts),
+        scripts={name: sum(one.by_script[name] for one in sums) / max(1, text_bytes) for name in SCRIPTS},
     )
     return look, bad_records(sums)
 
@@ -196,6 +200,8 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
     languages = ", ".join(f"{code} {share:.0%}" for code, share in look.languages.items() if share >= 0.005)
     text = f"{megabytes(look.text_bytes)} of text in {counted(look.documents, 'document')}"
     yield f"About {text}; languages: {languages or '?'}."
+    if look.languages.get(UNKNOWN, 0) > 1 - MAIN_SHARE:
+        yield f"{UNKNOWN} is text whose language is not known for sure. If it is in one, name it with --language."
     if look.encodings:
         yield f"Not UTF-8: {', '.join(f'{files:,} x {name}' for name, files in look.encodings.items())}."
     if look.unread_keys:

@@ -16,7 +16,7 @@ from pipeline.readers.record import MAX_UNDECODABLE_RATIO, Record, RecordOptions
 from pipeline.readers.sampling import PLACES, is_bad, sample
 from pipeline.readers.table import cut_off, remedy_of
 from pipeline.readers.undecodable import UndecodableBytes
-from pipeline.shard.detection import detect_language, is_installed
+from pipeline.shard.detection import detect_language, is_installed, shares_of_scripts
 from schemas.errors import DataError
 
 SAMPLE = 400
@@ -32,7 +32,7 @@ MAX_BAD = 0.01
 
 @dataclass
 class Sampled:
-    """Sums over sampled documents. by_language: bytes of text.
+    """Sums over sampled documents. by_language, by_script: bytes of text.
 
     all_documents, all_bytes: of text in all of their files, about. bad: the records that are none. bad_files: a
     sentence on the first of them in each file, by path.
@@ -41,6 +41,7 @@ class Sampled:
     documents: int = 0
     text_bytes: int = 0
     by_language: Counter[str] = field(default_factory=Counter)
+    by_script: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     all_documents: float = 0
     all_bytes: float = 0
     bad: int = 0
@@ -79,6 +80,8 @@ def sampled_from(ranges: list[FileRange], options: RecordOptions, faults: dict[s
             sums.documents += 1
             sums.text_bytes += size
             files[file].text_bytes += size
+            for script, share in shares_of_scripts(record.text).items():
+                sums.by_script[script] += share * size
             if finds_languages:
                 sums.by_language[detect_language(record.text)[0]] += size
         elif isinstance(record, Rejected) and is_bad(record, file_range):

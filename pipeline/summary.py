@@ -10,6 +10,7 @@ from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
 from pipeline.shard.cleaning import HYPHENS_KEPT, UNDECODABLE
+from pipeline.shard.detection import LEAST_CONFIDENCE, UNKNOWN
 from pipeline.shard.sentences import LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
@@ -86,6 +87,11 @@ def summary_lines(manifest: Manifest) -> list[str]:
         listed = ", ".join(f"{code} {count:,}" for code, count in most)
         further = f" and {len(found) - len(most):,} further" if len(found) > len(most) else ""
         lines.append(f"  documents by language: {listed}{further}")
+    if UNKNOWN in found:
+        lines.append(
+            f"  {UNKNOWN}: those whose language was not sure (below {LEAST_CONFIDENCE}), with the rules of English. If "
+            "they are in one, name it with --language."
+        )
 
     lines += _encoding_lines(manifest.statistics.get("encodings", {}))
     cleaning = manifest.statistics["cleaning"]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from clozeline.start import DEFAULT_HOURS
 from pipeline.inspection import entries_for
 from pipeline.look import Look, unreadable_in
-from pipeline.shard.detection import AUTO
+from pipeline.shard.detection import AUTO, UNKNOWN
 from schemas import storage
 from schemas.errors import UsageError
 from schemas.host_limits import usable_cores
@@ -29,10 +29,10 @@ LAYOUTS = {
     "blank_line": 'a blank line ends a document of plain text; "file" and "line" make one of each file or line',
 }
 
-IDEOGRAPHS = ("zh", "ja", "wuu", "yue")
 MIN_OF_IDEOGRAPHS = 16_000  # some 8,000 of these are single characters
-UNSPACED = ("th", "lo", "km", "my", "bo")
-"""Languages without spaces and without ideographs: WordPiece would take a whole sentence for a word."""
+MANY = 0.05
+"""Share of the text in a script (pipeline/shard/detection.py) that decides about the vocabulary. In "unspaced" ones
+WordPiece would take a whole sentence for a word."""
 
 HELD_OUT_DOCUMENTS = 500
 """Documents to hold out, about: some thousand rows give a steady loss."""
@@ -146,14 +146,15 @@ def _language(look: Look, given: str | None) -> Setting:
     if look.language is None:
         return Setting("en", "a guess: that of the text was not found")
     found = ", ".join(f"{code} {part:.0%}" for code, part in list(look.languages.items())[:4] if part >= 0.005)
-    how = "; auto finds that of each document" if look.language == AUTO else ""
+    hints = {AUTO: "; auto finds that of each document", UNKNOWN: "; not known for sure: name it, such as chr"}
+    how = hints.get(look.language, "")
     return Setting(look.language, f"of the sampled text: {found}{how}")
 
 
 def _vocab(look: Look, recipe: str) -> dict[str, Setting]:
     size = entries_for(look.text_bytes)
     why = f"for some {megabytes(look.text_bytes)} of text"
-    has_ideographs = any(look.languages.get(code, 0) > 0.05 for code in IDEOGRAPHS)
+    has_ideographs = look.scripts.get("ideographs", 0) > MANY
     most = MIN_OF_IDEOGRAPHS if has_ideographs else MOST_ENTRIES_IN_MINUTES
     if recipe == MINUTES_OF_CPU and size > most:
         size, why = most, f"the most for minutes on a CPU; more hours of this text take {size:,}"
@@ -161,7 +162,7 @@ def _vocab(look: Look, recipe: str) -> dict[str, Setting]:
         size = MIN_OF_IDEOGRAPHS
         why = "at most: in Chinese and Japanese characters take thousands of entries; little text fills fewer"
 
-    if any(look.languages.get(code, 0) > 0.05 for code in UNSPACED):
+    if look.scripts.get("unspaced", 0) > MANY:
         return {
             "model": Setting("unigram", "needs no spaces between words"),
             "size": Setting(size, why),

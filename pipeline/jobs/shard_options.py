@@ -25,7 +25,7 @@ from pipeline.readers.json_values import unknown_keys
 from pipeline.readers.listing import InputFile, Listing
 from pipeline.readers.table import READERS
 from pipeline.shard.contamination import EvaluationSets, read_evaluation_sets
-from pipeline.shard.detection import AUTO, detect_language, is_installed, known_codes, model_hash
+from pipeline.shard.detection import AUTO, UNKNOWN, detect_language, is_installed, known_codes, model_hash
 from pipeline.shard.languages import fallback_note, find_language, known_language
 from schemas import storage
 from schemas.errors import UsageError, nearest_name
@@ -210,7 +210,7 @@ def _wanted_codes(given: str) -> list[str]:
     codes = set()
     for name in filter(None, map(str.strip, given.split(","))):
         code = name.lower() if name.lower() in known else find_language(name).code
-        if code not in known:
+        if code not in (*known, UNKNOWN):
             hint = nearest_name(name, known)
             raise UsageError(f"--languages {name!r} is none of the {len(known)} languages that can be found.{hint}")
         codes.add(code)

@@ -7,6 +7,7 @@ because another model may decide otherwise.
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
@@ -26,6 +27,18 @@ SAMPLE_CHARACTERS = 500
 UNKNOWN = "und"
 """The code of ISO 639-2 for a text in no language that is known, such as one without letters."""
 
+LEAST_CONFIDENCE = 0.5
+"""The identifier names some language for every text: of those that it does not know, mostly with less. Of 1,167
+paragraphs of the Declaration of Human Rights in 21 languages that it knows, 4 have less; on 3 of them it is wrong."""
+
+SCRIPTS = {
+    "ideographs": re.compile("[\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff]"),  # and kana
+    "unspaced": re.compile("[\u0e00-\u109f\u1780-\u17ff]"),  # Thai, Lao, Tibetan, Burmese, Khmer
+}
+"""Characters, of three bytes each, of scripts that other vocabularies suit than those with spaces between words."""
+
+_OF_IDEOGRAPHS = ("zh", "ja", "wuu", "yue")
+
 _LABEL = "__label__"
 _MISSING = '--language auto needs the packages of the extra "corpora": pip install "clozeline[corpora]"'
 
@@ -33,12 +46,24 @@ _MISSING = '--language auto needs the packages of the extra "corpora": pip insta
 def detect_language(text: str) -> tuple[str, float]:
     """Return the code of a text's language, and how sure the model is, from 0 to 1 in thousandths.
 
-    Codes are those of fastText: ISO 639-1, or ISO 639-3 for languages without one, such as "ceb".
+    Codes are those of fastText: ISO 639-1, or ISO 639-3 for languages without one, such as "ceb". UNKNOWN if it is not
+    sure, or takes a script that it does not know for Chinese.
     """
-    labels, probabilities = _model().predict(sampled(text))
+    sample = sampled(text)
+    labels, probabilities = _model().predict(sample)
     if not labels:
         return UNKNOWN, 0.0
-    return labels[0].removeprefix(_LABEL), min(1.0, round(float(probabilities[0]), 3))
+    code, confidence = labels[0].removeprefix(_LABEL), min(1.0, round(float(probabilities[0]), 3))
+    if code in _OF_IDEOGRAPHS and not SCRIPTS["ideographs"].search(sample):
+        confidence = 0.0
+    return code if confidence >= LEAST_CONFIDENCE else UNKNOWN, confidence
+
+
+def shares_of_scripts(text: str) -> dict[str, float]:
+    """Return the share of a text's bytes that is in each of SCRIPTS, as its samples show."""
+    sample = sampled(text)
+    size = max(1, len(sample.encode()))
+    return {name: 3 * len(characters.findall(sample)) / size for name, characters in SCRIPTS.items()}
 
 
 def known_codes() -> frozenset[str]:

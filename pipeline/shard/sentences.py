@@ -106,7 +106,7 @@ _NO_END = {
 _FULL_STOP = re.compile("(?:[。！？][。！？!?…]*|[។៕༎෴]+|།(?:[ ]?།)*)[”’」』）】》〉]*(?![，、；：,;:])")
 _FULL_STOPS = "。！？។៕།༎෴"
 
-_BURMESE_COMMAS = "\u104a\u104f"  # and the mark of the genitive, at which sentencex also cuts
+_BURMESE_COMMAS = ("\u104a", "\u104f")  # and the mark of the genitive, at which sentencex also cuts
 _ARMENIAN_MARKS = "\u055b\u055c\u055e"  # of stress, exclamation and question, which stand within words
 
 
@@ -307,7 +307,7 @@ def _whole(parts: list[str]) -> list[str]:
         starts, begins = part.lstrip(WORD_DIVIDER), part[0].isalpha()
         if before[0] == "\n" or part[0] == "\n":  # between paragraphs
             whole.append(part)
-        elif before.rstrip()[-1] in _BURMESE_COMMAS or (begins and before[-1] in _ARMENIAN_MARKS):
+        elif before.rstrip().endswith(_BURMESE_COMMAS) or (begins and before[-1] in _ARMENIAN_MARKS):
             whole[-1] += part
         elif begins or any(map(str.isalpha, part)):
             whole[-1] += part[: len(part) - len(starts)]

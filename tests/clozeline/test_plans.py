@@ -21,8 +21,10 @@ from clozeline.start.decide import (
 )
 from clozeline.start.plan_file import Values, parse, steps_of
 from pipeline.look import Look
+from pipeline.look import look_at as look_at_folder
 from schemas import host_limits
 from schemas.errors import UsageError
+from tests.pipeline.shard.test_detection import ARTICLE, UNKNOWN_LANGUAGES
 from trainer.config.load import load_recipe
 
 CHANGED = ("schedule.warmup_steps", "evaluation.every", "checkpoint.every")
@@ -116,7 +118,7 @@ def test_a_vocabulary_of_ones_own_size_stays_when_hours_change() -> None:
     ],
 )
 def test_minutes_of_chinese_have_entries_for_its_characters(megabytes: float, size: int, why: str) -> None:
-    chinese = replace(look_at(megabytes), languages={"zh": 1.0})
+    chinese = replace(look_at(megabytes), scripts={"ideographs": 1.0})
     found = decide("corpus", chinese, 0, 0.17, None)["vocab"]["size"]
     assert found.value == size and why in found.why
 
@@ -239,9 +241,9 @@ def page_rows(first_cell: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
 
 
-def sections_of(megabytes: float, gpus: int, hours: float, language: str = "en") -> Sections:
+def sections_of(megabytes: float, gpus: int, hours: float, **scripts: float) -> Sections:
     documents = int(megabytes * 1e6) // 3000
-    look = replace(look_at(megabytes), documents=documents, languages={language: 1.0})
+    look = replace(look_at(megabytes), documents=documents, scripts=scripts)
     return decide("corpus", look, gpus, hours, None)
 
 
@@ -250,7 +252,7 @@ def test_the_page_of_sizes_has_what_is_decided_for_an_amount_of_text(row: list[s
     number, unit = row[0].split()
     megabytes = int(number) * (1000 if unit == "GB" else 1)
     minutes, day = sections_of(megabytes, 0, 0.17), sections_of(megabytes, 1, 24.0)
-    chinese = sections_of(megabytes, 1, 24.0, "zh")
+    chinese = sections_of(megabytes, 1, 24.0, ideographs=1.0)
     tokens = megabytes * 1e6 / BYTES_OF_TOKEN
     assert row[1:] == [
         f"{day['vocab']['size'].value:,}",
@@ -287,3 +289,13 @@ def tokens_of_step(sections: Sections) -> int:
 )
 def test_hours_decide_the_recipe(gpus: int, hours: float, recipe: str) -> None:
     assert decide("corpus", look_at(50), gpus, hours, None)["train"]["config"].value == recipe
+
+
+@pytest.mark.parametrize("name", ["Cherokee", "zh"])
+@pytest.mark.parametrize("given", [None, "und"])
+def test_characters_decide_about_the_vocabulary_and_no_guess_does(name: str, given: str | None, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(f"{(ARTICLE | UNKNOWN_LANGUAGES)[name]}\n" * 80)
+    sections = decide(str(tmp_path), look_at_folder(str(tmp_path)), 0, 0.17, given)
+    assert sections["shard"]["language"].value == (given or {"Cherokee": "und"}.get(name, name))
+    assert (sections["vocab"]["size"].value == 16_000) == (name == "zh")
+    assert given or name == "zh" or "name it" in sections["shard"]["language"].why

@@ -205,7 +205,7 @@ def languages_of(texts: Sequence[TextFacts]) -> list[str]:
         if text.language != "auto":
             found[text.language] = None
         found |= {name: None for name, documents in text.languages if 100 * documents >= text.documents}
-    return [name for name in found if LANGUAGE_CODE.fullmatch(name)]
+    return [name for name in found if LANGUAGE_CODE.fullmatch(name) and name != "und"]  # undetermined
 
 
 def cell(text: str) -> str:

@@ -13,7 +13,7 @@ from pipeline.shard.detection import model_hash
 from schemas import shards
 from schemas.manifest import Manifest, read_manifest
 from tests.pipeline.beam_flags import THREADS
-from tests.pipeline.shard.test_detection import ARTICLE
+from tests.pipeline.shard.test_detection import ARTICLE, UNKNOWN_LANGUAGES
 from tests.pipeline.text_rows import text_rows
 
 MANY = ("en", "de", "ja", "th", "ru")
@@ -86,6 +86,20 @@ def test_languages_that_are_not_wanted_are_counted(command, corpus: Path, tmp_pa
     assert manifest.totals["documents"] == 20
     assert ledger_of(manifest) == {"language en": 40, "language ja": 10, "language th": 10}
     assert manifest.options["languages"] == "de,ru"
+
+
+def test_text_in_a_language_that_is_not_known_is_counted(command, tmp_path: Path) -> None:
+    texts = [ARTICLE["de"], *UNKNOWN_LANGUAGES.values()]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = ("shard", "--input", tmp_path / "in.jsonl", "--language", "auto")
+    done = command(*words, "--output", tmp_path / "text")
+    assert "documents by language: und 3, de 1" in done.stdout + done.stderr
+    assert "und: those whose language was not sure" in done.stdout + done.stderr
+
+    assert command(*words, "--output", tmp_path / "de", "--languages", "de").returncode == 0
+    assert ledger_of(read_manifest(str(tmp_path / "de"), "text")) == {"language und": 3}
+    assert command(*words, "--output", tmp_path / "und", "--languages", "und").returncode == 0
+    assert ledger_of(read_manifest(str(tmp_path / "und"), "text")) == {"language de": 1}
 
 
 def test_rules_judge_the_languages_that_they_fit(command, corpus: Path, tmp_path: Path) -> None:

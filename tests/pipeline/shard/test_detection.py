@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.shard.detection import SAMPLE_CHARACTERS, SAMPLES, detect_language, model_hash, sampled
+from pipeline.shard.detection import (
+    SAMPLE_CHARACTERS,
+    SAMPLES,
+    UNKNOWN,
+    detect_language,
+    model_hash,
+    sampled,
+    shares_of_scripts,
+)
 
 # Article 1 of the Universal Declaration of Human Rights, as the United Nations publish it.
 ARTICLE = {
@@ -31,6 +39,25 @@ def test_a_sentence_is_known(language: str) -> None:
     assert found == language
     assert 0.6 < confidence <= 1
     assert confidence == round(confidence, 3)
+
+
+UNKNOWN_LANGUAGES = {
+    "Cherokee": "ᏂᎦᏓ ᎠᏂᏴᏫ ᏂᎨᎫᏓᎸᎾ ᎠᎴ ᎤᏂᏠᏱ ᎤᎾᏕᎿ ᏚᏳᎧᏛ ᎨᏒᎢ. ᎨᏥᏁᎳ ᎤᎾᏓᏅᏖᏗ ᎠᎴ ᎤᏃᏟᏍᏗ ᎠᎴ ᏌᏊ ᎨᏒ ᏧᏂᎸᏫᏍᏓᏁᏗ ᎠᎾᎵᏅᏟ ᎠᏓᏅᏙ ᎬᏗ.",
+    "Yoruba": "Gbogbo ènìyàn ni a bí ní òmìnira; iyì àti ẹ̀tọ́ kọ̀ọ̀kan sì dọ́gba. Wọ́n ní ẹ̀bùn làákàyè àti ti ẹ̀rí-ọkàn.",
+    "Syriac": "ܒܪܫܝܬ ܐܝܬܘܗܝ ܗܘܐ ܡܠܬܐ ܘܗܘ ܡܠܬܐ ܐܝܬܘܗܝ ܗܘܐ ܠܘܬ ܐܠܗܐ ܘܐܠܗܐ ܐܝܬܘܗܝ ܗܘܐ ܗܘ ܡܠܬܐ",
+}
+
+
+@pytest.mark.parametrize("text", UNKNOWN_LANGUAGES.values(), ids=UNKNOWN_LANGUAGES)
+def test_a_guess_is_no_language(text: str) -> None:
+    code, confidence = detect_language(text)
+    assert code == UNKNOWN and confidence < 0.5
+
+
+def test_scripts_are_known_by_their_characters() -> None:
+    assert shares_of_scripts(ARTICLE["ja"])["ideographs"] > 0.9
+    assert shares_of_scripts(ARTICLE["th"])["unspaced"] > 0.9
+    assert not any(any(shares_of_scripts(text).values()) for text in UNKNOWN_LANGUAGES.values())
 
 
 def test_a_license_at_the_beginning_does_not_decide() -> None:
