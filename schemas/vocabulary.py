@@ -38,6 +38,9 @@ TOKENIZER_FILES = {
 }
 """The files of a tokenizer's folder, made here or published."""
 
+OLDER_FILES = ("vocab.txt", "vocab.json", "merges.txt")
+"""What tokenizers were published in before tokenizer.json, besides SentencePiece's models."""
+
 COUNTS_FILE = "word_counts.arrow"
 """File next to a vocabulary with the exact word counts that it was trained on."""
 
@@ -225,9 +228,7 @@ def read_vocabulary(folder: str) -> Vocabulary:
 
     Raises DataError if it is missing, damaged or lacks a special token, or if its extension is that of another one.
     """
-    url = storage.join(folder, TOKENIZER_FILE)
-    if not storage.exists(url):
-        raise DataError(f"{folder} holds no vocabulary: {TOKENIZER_FILE} is missing. Make one with `clozeline vocab`.")
+    url = tokenizer_url(folder)
     vocabulary = parse_vocabulary(storage.read(url), url)
 
     extension_url = storage.join(folder, EXTENSION_FILE)
@@ -235,6 +236,31 @@ def read_vocabulary(folder: str) -> Vocabulary:
         return vocabulary
     extension = Extension.from_json(storage.read(extension_url), vocabulary.tokens, extension_url)
     return replace(vocabulary, extension=extension)
+
+
+def tokenizer_url(folder: str) -> str:
+    """Return the path of a folder's tokenizer.json. Raises DataError that says how to get one if there is none."""
+    url = storage.join(folder, TOKENIZER_FILE)
+    if storage.exists(url):
+        return url
+
+    shown = storage.printable(folder)
+    parent, _, name = shown.rpartition("/")
+    if name == TOKENIZER_FILE and storage.exists(folder):
+        raise DataError(f"{shown} is a file. Give its folder, {parent or '.'}.")
+
+    names = storage.names(folder)
+    older = [file for file in names if file in OLDER_FILES or file.endswith(".model")]
+    remedy = "Give the folder of a published tokenizer, or make a vocabulary with `clozeline vocab`."
+    if older:
+        load = f"AutoTokenizer.from_pretrained({shown!r})"
+        cased = " (a cased model: with do_lower_case=False, which no file says)"
+        remedy = (
+            f"A published model needs its own, which transformers makes of {', '.join(older)}"
+            f"{cased if 'vocab.txt' in older and 'tokenizer_config.json' not in names else ''}: "
+            f'python -c "from transformers import AutoTokenizer; {load}.save_pretrained({shown!r})"'
+        )
+    raise DataError(f"{shown} holds no vocabulary: {TOKENIZER_FILE} is missing. {remedy}")
 
 
 def parse_vocabulary(data: bytes, url: str) -> Vocabulary:

@@ -61,7 +61,7 @@ from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
 from schemas.terminal import print_note, tell_warning
-from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary
+from schemas.vocabulary import TOKENIZER_FILE, parse_vocabulary, tokenizer_url
 from schemas.vocabulary_kinds import flags_of_others
 
 MAX_DESCRIBERS = 64
@@ -133,13 +133,7 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
         return job, []
     _check_output(job.output, job.extend)
 
-    url = storage.join(job.extend, TOKENIZER_FILE)
-    if not storage.exists(url):
-        raise DataError(
-            f"--extend {storage.printable(job.extend)} holds no {TOKENIZER_FILE}. Give the folder of a vocabulary or "
-            "of a published tokenizer."
-        )
-
+    url = tokenizer_url(job.extend)
     stored = storage.read(url)
     parse_vocabulary(stored, url)  # refuses what is no tokenizer
     tokenizer_json, _ = without_dropout(stored, url)

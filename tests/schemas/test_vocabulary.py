@@ -58,3 +58,27 @@ def test_a_character_belongs_to_the_byte_level_token_that_completes_it() -> None
     assert vocabulary.readable_row([5, 6, 2, 7]) == ["", "\\xe0\\xb8", "</s>", "\\xab"]
     assert vocabulary.readable_row([5, 8]) == ["", "\\xe0a"]
     assert [vocabulary.shown(i) for i in (5, 7, 8)] == ["\u2423\\xe0", "\\xab", "a"]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["vocab.txt"], r"of vocab\.txt \(.*do_lower_case=False.*from_pretrained\('.*'\)\.save_pretrained\('.*'\)\"$"),
+        (["vocab.txt", "tokenizer_config.json"], r"of vocab\.txt: python -c"),
+        (["vocab.json", "merges.txt"], r"of merges\.txt, vocab\.json: python"),
+        (["sentencepiece.bpe.model"], r"of sentencepiece\.bpe\.model: python"),
+        (["config.json"], "make a vocabulary with `clozeline vocab`"),
+    ],
+)
+def test_the_tokenizer_of_an_older_release_is_converted_and_not_replaced(
+    tmp_path: Path, files: list[str], message: str
+) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=message):
+        read_vocabulary(str(tmp_path))
+
+
+def test_the_file_in_place_of_its_folder_is_an_error_that_names_the_folder(vocab: Path) -> None:
+    with pytest.raises(DataError, match=rf"is a file\. Give its folder, {vocab}\."):
+        read_vocabulary(str(vocab / "tokenizer.json"))

@@ -174,7 +174,7 @@ def test_what_cannot_be_extended_is_one_line(command, domain: Path, byte_vocab: 
     for flags, code, message in (
         (("--extend", byte_vocab), 2, "--add N belong together"),
         (("--extend", byte_vocab, "--add", 3, "--size", 9), 2, "--size follows from the vocabulary"),
-        (("--extend", tmp_path, "--add", 3), 3, "holds no tokenizer.json"),
+        (("--extend", tmp_path, "--add", 3), 3, "tokenizer.json is missing"),
         (("--extend", tmp_path / "cut", "--add", 3), 3, "cut/tokenizer.json is not a WordPiece"),
         (("--extend", tmp_path / "empty", "--add", 3), 3, "empty/tokenizer.json is not a WordPiece"),
         (("--extend", tmp_path / "list", "--add", 3), 3, "list/tokenizer.json is not a WordPiece"),
