@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from schemas.errors import DataError, UsageError
 from schemas.vocabulary import Extension, Vocabulary
+from trainer.logs import logger
 from trainer.models.electra import PartModel, parts_of
-from trainer.models.families import FAMILIES_WITH
-from trainer.models.hf_config import hf_config
+from trainer.models.families import FAMILIES_WITH, GENERATOR_FOLDER
+from trainer.models.hf_config import ARCHITECTURES, hf_config
 from trainer.models.hf_files import read_config, read_tensors, read_tokens
 from trainer.models.hf_names import WEIGHT_NAMES, Part, WeightNames, from_hf, hf_parts, their_dimensions
 from trainer.models.pretraining import PretrainingModel
@@ -112,6 +113,7 @@ def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[st
     shape = model.shape
     check_rows(config.get("vocab_size", vocabulary.size), tokens, shape, vocabulary, folder)
     tensors = with_current_names(read_tensors(folder), WEIGHT_NAMES[shape.family])
+    tensors = with_one_segment(tensors, shape, folder)
     if extension is not None:
         tensors = with_new_rows(tensors, shape.family, extension)
     if shape.tied:
@@ -158,6 +160,18 @@ def with_current_names(tensors: dict[str, Tensor], names: WeightNames) -> dict[s
     return renamed
 
 
+def with_one_segment(tensors: dict[str, Tensor], shape: EncoderShape, folder: str) -> dict[str, Tensor]:
+    """Return the tensors with the vector of segment 0 alone, and log it, if a family without segments has several.
+
+    This is a RobertaConfig's default. RoBERTa's tokenizer puts every token into segment 0.
+    """
+    name = f"{WEIGHT_NAMES[shape.family].outside.get('encoder.embeddings.segment')}.weight"
+    if shape.type_vocab_size != 1 or name not in tensors or len(tensors[name]) < 2:
+        return tensors
+    logger.info("%s has %d segments. All tokens are in the first here, and in the export.", folder, len(tensors[name]))
+    return tensors | {name: tensors[name][:1]}
+
+
 def with_new_rows(tensors: dict[str, Tensor], family: str, extension: Extension) -> dict[str, Tensor]:
     """Return the tensors with a row for each new token: the float32 mean of the rows of its old tokens.
 
@@ -198,6 +212,15 @@ def check_config(config: dict[str, Any], model: PartModel, vocabulary: Vocabular
             "folder; `clozeline finetune` without steps of pretraining accepts this one."
         )
 
+    if model.shape.family == "electra" and config.get("architectures") == [ARCHITECTURES["electra_generator"]]:
+        raise UsageError(
+            f"{folder} holds the generator of an ELECTRA, and a run continues the discriminator. Give the "
+            f"discriminator's folder, {ARCHITECTURES['electra']}, and put the generator's into its subfolder "
+            f"{GENERATOR_FOLDER} to continue both."
+        )
+
+    if model.shape.type_vocab_size == 1 < config.get("type_vocab_size", 1):
+        del ours["type_vocab_size"]  # see with_one_segment
     differences = []
     for key, value in ours.items():
         if key in config and key not in UNCHECKED_KEYS and config[key] != value:

@@ -115,6 +115,29 @@ def test_weights_in_several_files(case) -> None:
     assert torch.equal(case.fresh.encoder.layers[3].up.weight, case.published.encoder.layers[3].up.weight)
 
 
+def test_of_several_segments_without_a_use_the_first_is_kept(byte_vocab: Path, tmp_path: Path, caplog) -> None:
+    """A RobertaConfig's default is two, and RoBERTa's tokenizer puts every token into the first."""
+    vocabulary = read_vocabulary(str(byte_vocab))
+    published = random_model(section("roberta"), vocabulary)
+    folder = write_hf(published, vocabulary, tmp_path / "hf", type_vocab_size=2)
+    name = "roberta.embeddings.token_type_embeddings.weight"
+    rewrite(folder, lambda t: t | {name: torch.cat([t[name], torch.ones(1, 48)])})
+
+    fresh = build_model(section("roberta"), vocabulary.size, 5)
+    assert warm_start(fresh, str(folder), vocabulary) == []
+    assert all(torch.equal(weight, state(published)[name]) for name, weight in state(fresh).items())
+    assert "hf has 2 segments. All tokens are in the first here, and in the export." in caplog.text
+
+
+def test_electra_s_generator_does_not_become_a_discriminator(vocab: Path, tmp_path: Path) -> None:
+    vocabulary = read_vocabulary(str(vocab))
+    published = parts_of(random_model(section("electra", "generator_size=1.0"), vocabulary))["generator"]
+    folder = write_hf(published, vocabulary, tmp_path / "hf")
+    fresh = parts_of(build_model(section("electra"), vocabulary.size, 5))[""]
+    with pytest.raises(UsageError, match=r"hf holds the generator of an ELECTRA.*folder, ElectraForPreTraining, and"):
+        warm_start(fresh, str(folder), vocabulary)
+
+
 def drop(name: str) -> Callable[[Path], None]:
     return lambda folder: rewrite(folder, lambda t: {n: w for n, w in t.items() if n != name})
 
