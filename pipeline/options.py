@@ -218,8 +218,8 @@ class VocabJob:
     )
     size: int = option(None, check=positive, help="number of tokens, special tokens included")
     lowercase: bool = switch_pair(
-        help="ignore case, and accents too in wordpiece: the default of unigram with ALBERT's special tokens, and of "
-        "wordpiece if the text's language is English or Chinese",
+        help="ignore case, and in wordpiece accents too without --keep_accents: the default of unigram with ALBERT's "
+        "special tokens, and of wordpiece if the text's language is English or Chinese",
         off_help="keep case, and accents too in wordpiece: the default of the others",
     )
     special_tokens: Family = option(
@@ -228,7 +228,8 @@ class VocabJob:
         help="whose special tokens a unigram vocabulary has, and whose case by default",
     )
     keep_accents: bool = switch_pair(
-        help="unigram: keep accents: the default unless the text's language is English or Chinese",
+        help="keep accents: in unigram the default unless the text's language is English or Chinese; in wordpiece, "
+        "for use with --lowercase",
         off_help="unigram: ignore accents, as ALBERT and XLNet do: the default for English and Chinese text",
     )
     min_frequency: int = option(
@@ -279,6 +280,10 @@ class VocabJob:
             if name in given:
                 raise UsageError(f"--{name} applies to --model {other}, not to {model}. Leave it out.")
 
+        if model == "wordpiece" and given.get("keep_accents") is False:
+            raise UsageError(
+                "--no_keep_accents changes nothing with --model wordpiece. Give --lowercase, or leave it out."
+            )
         return cls(**given)
 
     @classmethod

@@ -134,6 +134,7 @@ VOCABULARY_KINDS: dict[Model, VocabularyKind] = {
         inside_word="##",
         readable=lambda token: token.removeprefix("##"),
         counted_as={True: "wordpiece_uncased", False: "wordpiece_cased"},
+        flags=("keep_accents",),
         idle_flags={},
         accents_flag="lowercase",
     ),

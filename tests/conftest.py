@@ -185,6 +185,15 @@ def vocab(command: Command, text: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def accented_vocab(command: Command, text: Path) -> Path:
+    """Return a finished WordPiece vocabulary that ignores case and keeps accents."""
+    case = ("--lowercase", "--keep_accents")
+    return made(
+        command, text.parent / "accented", "vocab", "--text", text, "--model", "wordpiece", "--size", 160, *case
+    )
+
+
+@pytest.fixture(scope="session")
 def byte_vocab(command: Command, text: Path) -> Path:
     """Return a finished byte-level BPE vocabulary."""
     return made(command, text.parent / "byte_vocab", "vocab", "--text", text, "--model", "bytebpe", "--size", 400)

@@ -102,7 +102,7 @@ def must_count(job: VocabJob, text: Manifest) -> bool:
 
     counts = read_manifest(folder, "counts")
     is_of_text = bool(counts.inputs) and counts.inputs[0].fingerprint == text.fingerprint
-    has_rules = rules_of(job.model, job.lowercase).name in counts.statistics["tallies"]
+    has_rules = rules_of(job.model, job.lowercase, job.keep_accents).name in counts.statistics["tallies"]
     is_current = has_rules and counts.options.get("version") == COUNT_VERSION
     if is_of_text and job.overwrite and not is_current:
         return True

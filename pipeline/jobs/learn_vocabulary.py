@@ -17,7 +17,7 @@ from pipeline.commit.reports import Report
 from pipeline.commit.staging import Staging
 from pipeline.options import VocabJob
 from pipeline.pairs.published_tokenizer import without_dropout
-from pipeline.vocab.counted_words import UnigramRules, Words
+from pipeline.vocab.counted_words import UnigramRules, Words, lower_words
 from pipeline.vocab.counting import most_frequent_first, sum_counts
 from pipeline.vocab.extend import extend_vocabulary
 from pipeline.vocab.kinds import maker_of
@@ -71,7 +71,7 @@ class VocabularyPlan:
 
     @property
     def rules(self) -> Rules:
-        return rules_of(self.job.model, self.job.lowercase)
+        return rules_of(self.job.model, self.job.lowercase, self.job.keep_accents)
 
     def open_counts(self) -> CountsReader:
         """Return a reader of the counts. Raises DataError if their folder was replaced since the job began."""
@@ -171,6 +171,8 @@ def _learn(tally: Tally, plan: VocabularyPlan) -> Report:
     listed_count = max(job.min_word_count, listed_from(tally, MAX_LISTED_WORDS))
     entries: dict[str, Report] = {}
     words = partial(_read_words, counts, readers, listed_count, entries)
+    if job.model == "wordpiece" and job.lowercase and job.keep_accents:
+        words = partial(_lowered, words)
     files, facts = _learn_files(job, words) if job.extend is None else _extend_files(job, words)
     for name, data in files.items():
         entries[name] = _keep_file(data, shards.shard_entry(name, data, facts["tokens"], ""), plan.staging)
@@ -230,6 +232,10 @@ def _read_words(counts: CountsReader, readers: int, listed_count: int, entries: 
         data, entry = shards.encode_shard(COUNTS_FILE, most_frequent_first(pa.concat_tables(listed)))
         entries[COUNTS_FILE] = _keep_file(data, entry, counts.plan.staging)
     return Words.concatenate(parts)
+
+
+def _lowered(read_words: Callable[[], Words]) -> Words:
+    return lower_words(read_words())
 
 
 def _at_least(min_count: int, words: pa.Table) -> pa.Table:

@@ -56,7 +56,7 @@ from pipeline.vocab.cut_words import check_rules
 from pipeline.vocab.extend import check_extendable
 from pipeline.vocab.memory import Tally, all_words, estimated_memory
 from pipeline.vocab.report import Usage, VocabularyUse, describe_usage
-from pipeline.words.rules import Rules, rules_of
+from pipeline.words.rules import Rules, case_of, rules_of
 from schemas import FORMAT_VERSION, storage
 from schemas.errors import DataError, UsageError
 from schemas.manifest import Input, Manifest, Shard, read_manifest, read_root
@@ -141,12 +141,13 @@ def resolve_extension(job: VocabJob) -> tuple[VocabJob, list[Input]]:
     check_rules(tokenizer_json, vocabulary.model, storage.printable(job.extend))
     check_extendable(tokenizer_json, vocabulary, storage.printable(url))
 
-    normalizer = json.loads(tokenizer_json).get("normalizer") or {}
+    lowercase, keep_accents = case_of(json.loads(tokenizer_json))
     resolved = replace(
         job,
         model=vocabulary.model,
-        lowercase=rules_of(vocabulary.model, bool(normalizer.get("lowercase"))).lowercase,
-        keep_accents=False,  # decided by the folder's own rules
+        lowercase=rules_of(vocabulary.model, lowercase).lowercase,
+        # Unigram's folder decides on its own.
+        keep_accents=vocabulary.model == "wordpiece" and lowercase and keep_accents,
         size=vocabulary.size + int(job.add or 0),
     )
     return resolved, [folder_as_input(job.extend, vocabulary.fingerprint)]
@@ -185,7 +186,7 @@ def _run_from_text(job: VocabJob, text: Manifest, extended: list[Input], options
     """Count what this vocabulary needs and learn it, in one job."""
 
     def plan(provenance: Provenance, staging: Staging) -> MakeVocabulary:
-        count_plan = plan_counts(job, text, (rules_of(job.model, job.lowercase),), options)
+        count_plan = plan_counts(job, text, (rules_of(job.model, job.lowercase, job.keep_accents),), options)
         return MakeVocabulary(
             plan=VocabularyPlan(_for_workers(job, options), count_plan.partitions, count_plan.sources, staging),
             provenance=provenance,
@@ -204,7 +205,7 @@ def _run_from_counts(
     folder = str(job.counts)
 
     def plan(provenance: Provenance, staging: Staging) -> MakeVocabulary:
-        tally = tally_of(counts, folder, rules_of(job.model, job.lowercase))
+        tally = tally_of(counts, folder, rules_of(job.model, job.lowercase, job.keep_accents))
         vocabulary = VocabularyPlan(
             job=_for_workers(job, options),
             partitions=counts.options["partitions"],
@@ -262,6 +263,8 @@ def _recorded_options(job: VocabJob) -> dict[str, Any]:
     """Return the options that the manifest records, without those for other kinds."""
     others = flags_of_others(job.model)
     options = {name: value for name, value in recorded_options(job).items() if name not in others}
+    if job.model == "wordpiece" and not job.keep_accents:
+        del options["keep_accents"]  # as before it had this option
     if job.extend is None:
         del options["add"]
     return options

@@ -55,9 +55,11 @@ def default_note(given: VocabJob, job: VocabJob, language: Language) -> str:
     decides = kind_of(job.model).accents_flag
     if language.code in UNACCENTED or not decides or getattr(given, decides) is not None:
         return ""
-    kept, flag = ("case and accents", "lowercase") if decides == "lowercase" else ("accents", "no_keep_accents")
+    kept, remedy = "accents", "--no_keep_accents ignores them."
+    if decides == "lowercase":
+        kept, remedy = "case and accents", "--lowercase ignores both, and --lowercase --keep_accents case alone."
     known = f"in {language.title}, not in" if language.code != UNKNOWN else "not known to be in"
-    return f"Note: {kept} are kept, because the text is {known} English or Chinese. --{flag} ignores them."
+    return f"Note: {kept} are kept, because the text is {known} English or Chinese. {remedy}"
 
 
 def accents_warning(job: VocabJob, source: Manifest) -> str:
@@ -70,9 +72,11 @@ def accents_warning(job: VocabJob, source: Manifest) -> str:
         steps = fold_steps(lowercase=False, keep_accents=False)
         fold = normalizers.Sequence(steps).normalize_str
         remedy = "Give --keep_accents to keep them."
-    elif decides == "lowercase" and job.lowercase:
+    elif decides == "lowercase" and job.lowercase and not job.keep_accents:
         fold = normalizer(lowercase=True).normalize_str
-        remedy = "Give --no_lowercase to keep them." if job.extend is None else "Extend a vocabulary that keeps them."
+        remedy = "Extend a vocabulary that keeps them."
+        if job.extend is None:
+            remedy = "Give --no_lowercase to keep them, or --keep_accents to ignore case alone."
     else:
         return ""
 

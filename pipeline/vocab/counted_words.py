@@ -143,6 +143,16 @@ def fold_words(words: Words, lowercase: bool, keep_accents: bool) -> Words:
     return Words.concatenate(folded)
 
 
+def lower_words(words: Words) -> Words:
+    """Return counted words without case, as BERT's normalizer makes them. Equal ones are not added up here."""
+    lower = normalizers.Lowercase().normalize_str
+    lowered = []
+    for some in _slices(words):
+        strings = pa.array(map(lower, some.strings()), pa.string())
+        lowered.append(Words.of(pa.table([strings, some.counts_N], schema=shards.COUNTS_SCHEMA)))
+    return Words.concatenate(lowered)
+
+
 def cut_parts(words: Words, is_kept_C: Bools) -> Words:
     """Return the parts of words, each once with its count, the longest first, then in alphabetical order.
 

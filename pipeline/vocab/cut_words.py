@@ -8,6 +8,7 @@ Shape suffixes: N runs, B bytes of all runs, W words of all runs, P parts of run
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from typing import Any
 
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer, normalizers
 from pipeline.vocab.kinds import maker_of
 from pipeline.words.arrow import Bools, Ints, bytes_of, slices_of
 from pipeline.words.cut import CutStrings, cut_where, isolate_ideographs
-from pipeline.words.rules import Cut, Rules, text_cutter
+from pipeline.words.rules import Cut, Rules, case_of, text_cutter
 from schemas.errors import DataError
 from schemas.ragged import offsets_of, places_of_ranges
 from schemas.vocabulary import TOKENIZER_FILE
@@ -97,14 +98,14 @@ def _cut_by_library(runs: pa.StringArray, rules: Rules) -> CutStrings:
     return CutStrings(words.take(pa.array(places_W)), offsets_of(counts_P)[parts.offsets_N1])
 
 
-def library_cutter(model: Model, lowercase: bool) -> Cut:
+def library_cutter(model: Model, lowercase: bool, keep_accents: bool = False) -> Cut:
     """Return a function from a run of non-spaces to its words, by the rules of vocabularies trained here.
 
     Example: `"It's"` -> `["it", "'", "s"]` in BERT.
     """
     maker = maker_of(model)
     split = maker.pre_tokenizer().pre_tokenize_str
-    steps: Any = maker.count_steps(lowercase)
+    steps: Any = maker.count_steps(lowercase, keep_accents)
     normalize = normalizers.Sequence(steps).normalize_str if steps else str
     return lambda run: [word for word, _ in split(normalize(run))]
 
@@ -125,7 +126,7 @@ def check_rules(tokenizer_json: bytes, model: Model, path: str) -> None:
     cut_text = text_cutter(tokenizer)
     cut_run = cut_text
     if not kind_of(model).rules_vary:
-        cut_run = library_cutter(model, bool(getattr(tokenizer.normalizer, "lowercase", False)))
+        cut_run = library_cutter(model, *case_of(json.loads(tokenizer_json)))
 
     for probe in _PROBES:
         found = cut_text(f" {probe}" if kind_of(model).is_byte_level else probe)

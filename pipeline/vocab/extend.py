@@ -118,8 +118,11 @@ def check_extendable(tokenizer_json: bytes, vocabulary: Vocabulary, path: str) -
 
 
 def _by_spelling(words: Words) -> Words:
-    """Sort words, whose order depends on the size of the text, so that equal words give equal results."""
-    return Words.of_counts(dict(sorted(zip(words.strings(), words.counts_N.tolist(), strict=True))))
+    """Add up equal words and sort them. Their order depends on the size of the text."""
+    counts: Counter[str] = Counter()
+    for word, count in zip(words.strings(), words.counts_N.tolist(), strict=True):
+        counts[word] += count
+    return Words.of_counts(dict(sorted(counts.items())))
 
 
 def _count_tokens(words: Words, tokenizer_json: bytes) -> int:

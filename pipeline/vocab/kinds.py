@@ -27,7 +27,7 @@ class Maker:
     """How the vocabularies of one kind are made.
 
     whose_rules: by which words are cut, for errors.
-    count_steps: returns the steps that normalize text before words are counted, lowercased or not.
+    count_steps: returns the steps that normalize text before words are cut, lowercased or not, with accents or not.
     pre_tokenizer: returns what then cuts runs of non-spaces into words.
     cut: an array operation with the same result, for runs without a strange byte.
     is_strange: returns (B,) bool, true for the strange bytes of a text. All characters beyond ASCII have some.
@@ -38,7 +38,7 @@ class Maker:
     """
 
     whose_rules: str
-    count_steps: Callable[[bool], list[Normalizer]]
+    count_steps: Callable[[bool, bool], list[Normalizer]]
     pre_tokenizer: Callable[[], PreTokenizer]
     cut: Callable[[Bytes, Ints], CutStrings]
     is_strange: Callable[[Bytes], Bools] = is_unprintable
@@ -53,7 +53,7 @@ class Maker:
 MAKERS: dict[Model, Maker] = {
     "wordpiece": Maker(
         whose_rules="BERT's",
-        count_steps=lambda lowercase: [rules.normalizer(lowercase)],
+        count_steps=lambda lowercase, keep_accents: [rules.normalizer(lowercase, keep_accents)],
         pre_tokenizer=rules.bert_pre_tokenizer,
         cut=cut.cut_like_bert,
         isolates_ideographs=True,
@@ -65,7 +65,7 @@ MAKERS: dict[Model, Maker] = {
     ),
     "bytebpe": Maker(
         whose_rules="GPT-2's",
-        count_steps=lambda lowercase: [],
+        count_steps=lambda lowercase, keep_accents: [],
         pre_tokenizer=rules.gpt2_pre_tokenizer,
         cut=cut.cut_like_gpt2,
         is_unknown=cut.is_of_unknown_class,
@@ -76,7 +76,7 @@ MAKERS: dict[Model, Maker] = {
     ),
     "unigram": Maker(
         whose_rules="ALBERT's",
-        count_steps=lambda lowercase: rules.count_steps(),
+        count_steps=lambda lowercase, keep_accents: rules.count_steps(),
         pre_tokenizer=rules.sentencepiece_pre_tokenizer,
         cut=cut.mark_runs,
         is_strange=cut.is_unprintable_or_quoted,

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, normalizers
 
 from pipeline.words.arrow import Ints
-from pipeline.words.rules import literal_tokenizer
+from pipeline.words.rules import case_of, literal_tokenizer
 from schemas.vocabulary import TOKENIZER_FILE, Vocabulary, parse_vocabulary
 from schemas.vocabulary_kinds import Model, kind_of
 
@@ -170,7 +170,9 @@ def word_tokenizer(tokenizer_json: bytes) -> tuple[Tokenizer, Callable[[str], st
     tokenizer = literal_tokenizer(tokenizer_json)
     kind = parse_vocabulary(tokenizer_json, TOKENIZER_FILE).kind
     if not kind.rules_vary:
-        return Tokenizer(tokenizer.model), str
+        # Words are counted with case if it goes without the accents.
+        lowers = case_of(json.loads(tokenizer_json)) == (True, True)
+        return Tokenizer(tokenizer.model), normalizers.Lowercase().normalize_str if lowers else str
     return tokenizer, lambda word: word.removeprefix(kind.word_start)
 
 
@@ -257,5 +259,6 @@ def _cutter_by_spelling(tokenizer_json: bytes, model: Model, spelt_by: Model) ->
     tokenizer.no_padding()
     kind = kind_of(spelt_by)
     if model == spelt_by and not kind.rules_vary:
-        return lambda word: [token.value for token in tokenizer.model.tokenize(word)]
+        _, spell = word_tokenizer(tokenizer_json)
+        return lambda word: [token.value for token in tokenizer.model.tokenize(spell(word))]
     return lambda word: tokenizer.encode(kind.readable(word).strip(), add_special_tokens=False).tokens

@@ -25,7 +25,7 @@ def wordpiece_files(trained: TrainedVocabulary, rules: UnigramRules) -> dict[str
     """Return the contents of each file by name: a tokenizer with BERT's rules and row format."""
     model = models.WordPiece(vocab=_ids(trained), unk_token="[UNK]", max_input_chars_per_word=MAX_WORD_CHARACTERS)
     tokenizer = Tokenizer(model)
-    tokenizer.normalizer = words.normalizer(rules.lowercase)
+    tokenizer.normalizer = words.normalizer(rules.lowercase, rules.keep_accents)
     tokenizer.pre_tokenizer = words.bert_pre_tokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = _rows(trained)
@@ -35,6 +35,8 @@ def wordpiece_files(trained: TrainedVocabulary, rules: UnigramRules) -> dict[str
         "do_lower_case": rules.lowercase,
         "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
     }
+    if rules.lowercase and rules.keep_accents:
+        config["strip_accents"] = False
     return _files(tokenizer, trained, config, {"vocab.txt": "".join(f"{token}\n" for token in trained.tokens)})
 
 

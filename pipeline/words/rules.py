@@ -42,16 +42,24 @@ class Rules:
 ALL_RULES = tuple(Rules(model, lowercase) for model, kind in VOCABULARY_KINDS.items() for lowercase in kind.counted_as)
 
 
-def rules_of(model: Model, lowercase: bool) -> Rules:
-    return Rules(model, lowercase and True in kind_of(model).counted_as)
+def rules_of(model: Model, lowercase: bool, keep_accents: bool = False) -> Rules:
+    """Return the rules of a vocabulary's counts. Case that goes without the accents is removed later."""
+    return Rules(model, lowercase and not keep_accents and True in kind_of(model).counted_as)
 
 
-def normalizer(lowercase: bool) -> normalizers.Normalizer:
+def normalizer(lowercase: bool, keep_accents: bool = False) -> normalizers.Normalizer:
     """Return BERT's normalizer (arXiv:1810.04805).
 
-    It removes control characters, separates CJK characters by spaces and, when lowercasing, strips accents.
+    It removes control characters, separates CJK characters by spaces and, when lowercasing, strips accents unless they
+    are kept.
     """
-    return normalizers.BertNormalizer(lowercase=lowercase)
+    return normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False if lowercase and keep_accents else None)
+
+
+def case_of(tokenizer: dict[str, Any]) -> tuple[bool, bool]:
+    """Return whether a tokenizer.json with BERT's rules lowercases text, and whether it then keeps accents."""
+    normalizer = tokenizer.get("normalizer") or {}
+    return bool(normalizer.get("lowercase")), normalizer.get("strip_accents") is False
 
 
 def count_steps() -> list[normalizers.Normalizer]:

@@ -12,6 +12,7 @@ TEXTS = {
     "hi": "\u0915\u0940 \u0915\u0947 \u0915\u094b \u092a\u0939\u093e\u0921\u093c \u0938\u0947. ",
     "ko": "\uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc88b\ub2e4. ",
     "vi": "ma m\u00e1 m\u00e0 m\u1ea3 m\u00e3 m\u1ea1. ",
+    "yo": "\u1eccK\u1ecc\u0301 \u1ecdk\u1ecd\u0301 oko \u1ecck\u1ecd\u0300 \u1ecd\u0300k\u1ecd\u0300. ",
     "en": "The caf\u00e9 opens at noon, and every guest of the house is welcome to stay, to read, to write "
     "letters and to talk with all the others until late in the evening. \u2764\ufe0f \u2764\ufe0f ",
 }
@@ -55,6 +56,19 @@ def test_accents_are_kept_where_they_are_letters_or_their_loss_is_told(
     kept = {tuple(tokenizer.encode(word, add_special_tokens=False).ids) for word in words}
     if note:
         assert len(kept) == len(set(words))
+
+
+def test_wordpiece_ignores_case_alone(command, texts: dict[str, Path], tmp_path: Path) -> None:
+    vocab = ("vocab", "--text", texts["yo"], "--output", tmp_path, "--model", "wordpiece", "--size", 200)
+    done = command(*vocab, "--lowercase", "--keep_accents")
+    assert done.returncode == 0 and "accents" not in done.stderr, done.stderr
+    cut = Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode(TEXTS["yo"], add_special_tokens=False).tokens
+    words = ["\u1ecdk\u1ecd\u0301"] * 2 + ["oko", "\u1ecdk\u1ecd\u0300", "\u1ecd\u0300k\u1ecd\u0300", "."]
+    assert cut == words
+    assert json.loads((tmp_path / "manifest.json").read_text())["statistics"]["coverage"] == 1
+
+    done = command(*vocab, "--overwrite", "--no_keep_accents")
+    assert done.returncode == 2 and "--no_keep_accents changes nothing with --model wordpiece" in done.stderr
 
 
 def test_counts_know_the_language_of_their_text(command, texts: dict[str, Path], tmp_path: Path) -> None:

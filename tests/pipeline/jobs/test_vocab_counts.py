@@ -13,6 +13,7 @@ from schemas.manifest import read_manifest
 KINDS = {
     "uncased": ("--model", "wordpiece", "--size", 150),
     "cased": ("--model", "wordpiece", "--no_lowercase", "--size", 160),
+    "case alone": ("--model", "wordpiece", "--lowercase", "--keep_accents", "--size", 160),
     "bytes": ("--model", "bytebpe", "--size", 330),
     "albert": ("--model", "unigram", "--size", 150),
     "xlnet": ("--model", "unigram", "--special_tokens", "xlnet", "--keep_accents", "--size", 160),

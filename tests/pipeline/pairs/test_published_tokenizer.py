@@ -32,7 +32,20 @@ SPELLINGS = ["covid19", "COVID19", "mRNA-1273", "mrna-1273", "dog", "Dog", "dogs
 SPELLINGS += ["zq", "New York", "new  york", "(", "\u5317\u4eac", "\u5317", "\u4eac", "\u00c9t\u00e9", "ete"]
 SPELLINGS += ["E\u0301te\u0301"]
 OTHERS = [" ", "  ", "\t", "\u3000", "the", "The ", ".", ",", "'s", "[SEP]", "<mask>", "\u4e2d", "\u00e9", "\u0301"]
-OTHERS += ["\u2581", "\u00ad", "\u200b", "\U0002b820", "\U0002b91f", "\x00", "1"]
+OTHERS += [
+    "O\u0323ko\u0323\u0301",
+    "\u1ecck\u1ecd\u0300",
+    "\u0130",
+    "\u03a3",
+    "\u1e9e",
+    "\u2581",
+    "\u00ad",
+    "\u200b",
+    "\U0002b820",
+    "\U0002b91f",
+    "\x00",
+    "1",
+]
 TEXTS = st.one_of(st.text(), st.lists(st.sampled_from(SPELLINGS + OTHERS)).map("".join))
 
 
@@ -75,6 +88,7 @@ VARIANTS: dict[str, tuple[str, Edit | None, list[AddedToken]]] = {
     "wordpiece, added tokens, truncation": ("vocab", cut_off, ADDED),
     "wordpiece, published rules": ("vocab", published_rules, []),
     "wordpiece, clean_text false": ("vocab", keep_control_characters, []),
+    "wordpiece, case alone": ("accented_vocab", published_rules, ADDED),
     "bytebpe": ("byte_vocab", None, []),
     "bytebpe, added tokens": ("byte_vocab", None, ADDED),
     "bytebpe, added tokens, no prefix space": ("byte_vocab", no_prefix_space, ADDED),

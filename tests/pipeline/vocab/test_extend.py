@@ -23,6 +23,7 @@ from schemas.vocabulary import EXTENSION_FILE, Extension, read_vocabulary
 DOMAIN = ["kubernetes", "kube", "pods", "podsandbox", "cafés", "cats", "catalog", "x-ray", "\u4e2d\u6587\u5b57", "z"]
 BASES = {
     "vocab": ("wordpiece", BertTokenizerFast),
+    "accented_vocab": ("wordpiece", BertTokenizerFast),
     "byte_vocab": ("bytebpe", RobertaTokenizerFast),
     "unigram_vocab": ("unigram", AlbertTokenizer),
     "albert_vocab": ("unigram", AlbertTokenizer),
