@@ -233,7 +233,7 @@ def too_few_gpus(train: dict[str, Any], gpus: int) -> Iterator[str]:
 
 
 def expected(look: Look, sections: Sections) -> list[str]:
-    """Return what was measured of other English text, if this is as much and its training is no shorter."""
+    """Return what was measured of other English text with this recipe, if this text is English and not very little."""
     train, language = sections["train"], sections["shard"]["language"].value
     if language != "en" or look.text_bytes < LITTLE_TEXT or "schedule.warmup_steps" in train:
         return []

@@ -71,7 +71,7 @@ BINARY_KINDS = (
         "a file of data",
         "Convert it to JSON lines or Parquet (pyarrow, DuckDB, polars and pandas read most of them)",
         ".orc .avro .npy .npz .pkl .pickle .h5 .hdf5 .sqlite",
-        rb"SQLite format 3\0|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
+        rb"SQLite format 3\0|FEA1|\x89HDF\r\n\x1a\n|\x93NUMPY|\x80[\x02-\x05](?:\x95|\}|\]|c)",
     ),
     Kind(
         "a compressed file",
