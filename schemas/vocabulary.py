@@ -219,8 +219,8 @@ class Vocabulary:
 
     @property
     def separators(self) -> int:
-        """The number of separator tokens between two segments: two in RoBERTa's rows, one in all others."""
-        return self.kind.separators
+        """The number of separator tokens between two segments: two in RoBERTa's and XLM-R's rows, one in all others."""
+        return self._specials.separators
 
 
 def read_vocabulary(folder: str) -> Vocabulary:
@@ -282,7 +282,11 @@ def parse_vocabulary(data: bytes, url: str) -> Vocabulary:
 
     missing = [token for token in kind_of(model).specials_in(vocab).by_role.values() if token not in vocab]
     if missing:
-        raise DataError(f"{url} lacks the special tokens {', '.join(missing)}, which every {model} vocabulary needs.")
+        families = " or ".join(special.family for special in kind_of(model).specials)
+        raise DataError(
+            f"{url} lacks the special tokens {', '.join(missing)}: those of a {model} vocabulary must be the ones of "
+            f"{families}. Pretraining cannot continue with this one; `clozeline finetune` takes it."
+        )
 
     tokens = tuple(sorted(vocab, key=vocab.__getitem__))
     return Vocabulary(model, tokens, _fingerprint(content), found_in_text)

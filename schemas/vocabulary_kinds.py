@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Model = Literal["wordpiece", "bytebpe", "unigram"]
-"""The models of BERT, of RoBERTa, and of ALBERT and XLNet."""
+"""The models of BERT, of RoBERTa, and of ALBERT, XLNet and XLM-R."""
 
 Family = Literal["bert", "roberta", "albert", "xlnet"]
 """The model whose special tokens a vocabulary has."""
@@ -62,6 +62,7 @@ class SpecialTokens:
 
     by_role: the tokens that rows are made of. first, last: all special tokens, by id, at the beginning and the end of
     the vocabulary. lowercase: whether such vocabularies ignore case by default; None if the text's language decides.
+    separators: the number of separator tokens between two segments of a row.
     """
 
     family: Family
@@ -69,6 +70,7 @@ class SpecialTokens:
     first: tuple[str, ...]
     last: tuple[str, ...] = ()
     lowercase: bool | None = False
+    separators: int = 1
 
     @property
     def all(self) -> tuple[str, ...]:
@@ -78,6 +80,9 @@ class SpecialTokens:
 
 _BERT = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 _ROBERTA = {"cls": "<s>", "pad": "<pad>", "sep": "</s>", "unk": "<unk>", "mask": "<mask>"}
+_ROBERTA_SPECIALS = SpecialTokens(
+    "roberta", _ROBERTA, ("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",), separators=2
+)
 _ALBERT = _BERT | {"pad": "<pad>", "unk": "<unk>"}
 _XLNET = {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<sep>", "mask": "<mask>"}
 _XLNET_FIRST = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
@@ -90,7 +95,6 @@ class VocabularyKind:
     library_type: the model's name in the `tokenizers` library, and so in tokenizer.json.
     specials: the special tokens that such a vocabulary may have, the default ones first.
     word_start: what tokens that begin a word begin with. inside_word: what all others begin with.
-    separators: the number of separator tokens between two segments of a row.
     is_byte_level: whether tokens and counted words are spelled in GPT-2's alphabet of bytes. A word then includes the
     space before it.
     has_scores: whether tokenizer.json lists tokens with scores, in the order of their ids, instead of naming each id.
@@ -106,7 +110,6 @@ class VocabularyKind:
     specials: tuple[SpecialTokens, ...]
     word_start: str = ""
     inside_word: str = ""
-    separators: int = 1
     is_byte_level: bool = False
     has_scores: bool = False
     readable: Callable[[str], str]
@@ -140,9 +143,8 @@ VOCABULARY_KINDS: dict[Model, VocabularyKind] = {
     ),
     "bytebpe": VocabularyKind(
         library_type="BPE",
-        specials=(SpecialTokens("roberta", _ROBERTA, ("<s>", "<pad>", "</s>", "<unk>"), last=("<mask>",)),),
+        specials=(_ROBERTA_SPECIALS,),
         word_start=SPACE,
-        separators=2,  # as in RoBERTa's rows
         is_byte_level=True,
         readable=lambda token: _text_of_bytes(token).strip(" "),
         shown=_show_bytes,
@@ -154,6 +156,7 @@ VOCABULARY_KINDS: dict[Model, VocabularyKind] = {
         specials=(
             SpecialTokens("albert", _ALBERT, ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"), lowercase=True),
             SpecialTokens("xlnet", _XLNET, _XLNET_FIRST),
+            _ROBERTA_SPECIALS,  # XLM-R and CamemBERT: only published ones
         ),
         word_start=SENTENCEPIECE_SPACE,
         has_scores=True,

@@ -245,21 +245,39 @@ def xlnet_vocab(command: Command, text: Path) -> Path:
 @pytest.fixture(scope="session")
 def albert_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a Unigram vocabulary of tokenizers' own trainer, written as transformers writes ALBERT's."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+    from tokenizers import normalizers
     from transformers import AlbertTokenizer
 
-    learner = Tokenizer(models.Unigram())
-    learner.normalizer = normalizers.Lowercase()
-    learner.pre_tokenizer = pre_tokenizers.Metaspace()
     specials = ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]
+    folder = tmp_path_factory.mktemp("albert") / "vocab"
+    AlbertTokenizer(vocab=unigram_tokens(documents, specials, normalizers.Lowercase())).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def xlm_vocab(documents: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the same as transformers writes XLM-R's, whose <mask> is its last token."""
+    from tokenizers import normalizers
+    from transformers import XLMRobertaTokenizer
+
+    vocab = unigram_tokens(documents, ["<s>", "<pad>", "</s>", "<unk>"], normalizers.NFKC())
+    folder = tmp_path_factory.mktemp("xlm") / "vocab"
+    XLMRobertaTokenizer(vocab=[*vocab, ("<mask>", 0.0)]).save_pretrained(folder)
+    return folder
+
+
+def unigram_tokens(documents: list[str], specials: list[str], normalizer: object) -> list[tuple[str, float]]:
+    """Return the tokens that tokenizers' own trainer learns, with their scores."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    learner = Tokenizer(models.Unigram())
+    learner.normalizer = normalizer  # type: ignore[assignment]
+    learner.pre_tokenizer = pre_tokenizers.Metaspace()
     trainer = trainers.UnigramTrainer(
         vocab_size=200, special_tokens=specials, unk_token="<unk>", show_progress=False, initial_alphabet=["\u4e2d"]
     )
     learner.train_from_iterator([*documents, "0123456789 .,'\"-"], trainer)
-    vocab = [(token, score) for token, score in json.loads(learner.to_str())["model"]["vocab"]]
-    folder = tmp_path_factory.mktemp("albert") / "vocab"
-    AlbertTokenizer(vocab=vocab).save_pretrained(folder)
-    return folder
+    return [(token, score) for token, score in json.loads(learner.to_str())["model"]["vocab"]]
 
 
 @contextmanager

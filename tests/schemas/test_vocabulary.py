@@ -42,6 +42,16 @@ def test_another_tokenizer_is_an_error(data: bytes) -> None:
         parse_vocabulary(data, "t.json")
 
 
+def test_special_tokens_of_no_family_are_an_error_that_says_what_remains() -> None:
+    tokens = [[token, 0.0] for token in ("[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]")]  # DeBERTa's
+    data = json.dumps({"model": {"type": "Unigram", "vocab": tokens}, "added_tokens": []}).encode()
+    message = (
+        r"lacks the special tokens <pad>, <unk>: .* of albert or xlnet or roberta\..*`clozeline finetune` takes it"
+    )
+    with pytest.raises(DataError, match=message):
+        parse_vocabulary(data, "t.json")
+
+
 @pytest.mark.parametrize("number", [{}, None, "7", 7.0, True])
 def test_an_id_is_a_whole_number(vocab: Path, number: object) -> None:
     content = json.loads((vocab / "tokenizer.json").read_text())

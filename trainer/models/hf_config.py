@@ -218,6 +218,9 @@ def hf_config(shape: EncoderShape, vocabulary: Vocabulary) -> dict[str, Any]:
 
 # Read back
 
+SAME_MODELS = {"xlm-roberta": "roberta", "camembert": "roberta"}
+"""Families of transformers that have the weights of another, which the trainer has and exports."""
+
 LONGEST_WITHOUT_POSITIONS = 512
 """Maximum tokens in a row if config.json has no limit: for XLNet, whose positions are relative."""
 
@@ -226,12 +229,19 @@ READ = (*REQUIRED, "num_key_value_heads", "embedding_size", "window", "global_ev
 """Keys of [model] with the names of fields in KEYS. Those of FAMILIES_WITH are read for their families only."""
 
 
+def read_family_config(folder: str) -> dict[str, Any]:
+    """Return config.json with the name of the trainer's family. Raises what `read_config` raises."""
+    config = read_config(folder)
+    family = str(config.get("model_type"))
+    return config | {"model_type": SAME_MODELS[family]} if family in SAME_MODELS else config
+
+
 def model_of_folder(folder: str) -> dict[str, Any]:
     """Return the keys of [model] that build a folder's model, without dropout; vocab_size only if rows are spare.
 
     Raises UsageError if there is no config.json or the trainer lacks its family, and DataError if a size is missing.
     """
-    config = read_config(folder)
+    config = read_family_config(folder)
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UsageError(

@@ -21,8 +21,8 @@ from schemas.vocabulary import Extension, Vocabulary
 from trainer.logs import logger
 from trainer.models.electra import PartModel, parts_of
 from trainer.models.families import FAMILIES_WITH, GENERATOR_FOLDER
-from trainer.models.hf_config import ARCHITECTURES, hf_config
-from trainer.models.hf_files import read_config, read_tensors, read_tokens
+from trainer.models.hf_config import ARCHITECTURES, hf_config, read_family_config
+from trainer.models.hf_files import read_tensors, read_tokens
 from trainer.models.hf_names import WEIGHT_NAMES, Part, WeightNames, from_hf, hf_parts, their_dimensions
 from trainer.models.pretraining import PretrainingModel
 from trainer.models.shape import EncoderShape
@@ -105,7 +105,7 @@ def warm_start(model: PartModel, folder: str, vocabulary: Vocabulary) -> list[st
     has a wrong shape or is not finite, or if the folder's vocabulary is not `vocabulary` and is not extended by it. The
     model is then unchanged.
     """
-    config = read_config(folder)
+    config = read_family_config(folder)
     check_config(config, model, vocabulary, folder)
     extension = vocabulary.extension if check_published_vocabulary(config, vocabulary, folder) else None
     tokens = vocabulary.size if extension is None else extension.base_size

@@ -78,6 +78,12 @@ def published_rules(content: dict) -> None:
     content["pre_tokenizer"] = {"type": "BertPreTokenizer"}
 
 
+def one_space(content: dict) -> None:
+    replace = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    content["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Nmt"}, {"type": "NFKC"}, replace]}
+    content["pre_tokenizer"] = content["pre_tokenizer"]["pretokenizers"][1]
+
+
 def cut_off(content: dict) -> None:
     content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
 
@@ -94,6 +100,7 @@ VARIANTS: dict[str, tuple[str, Edit | None, list[AddedToken]]] = {
     "bytebpe, added tokens, no prefix space": ("byte_vocab", no_prefix_space, ADDED),
     "unigram": ("albert_vocab", None, []),
     "unigram, added tokens": ("albert_vocab", None, ADDED),
+    "unigram, XLM-R's": ("xlm_vocab", None, ADDED),
     "unigram, learned here": ("unigram_vocab", None, []),
     "unigram, learned here, XLNet's": ("xlnet_vocab", None, ADDED),
 }
@@ -128,6 +135,14 @@ def test_equals_the_library_on_any_text(variant, name: str, texts: list[str]) ->
     tokenizer, encoder = variant(name)
     expected = [reference(tokenizer, text, name.endswith("no prefix space")) for text in texts]
     assert ids_of(encoder, texts) == expected
+
+
+@given(words=st.lists(st.sampled_from([spelling for spelling in SPELLINGS if " " not in spelling]), min_size=1))
+def test_unigram_of_older_conversions_equals_the_library_on_words(xlm_vocab: Path, words: list[str]) -> None:
+    data = published(xlm_vocab, one_space)
+    text = " ".join(words)
+    ids = literal_tokenizer(data).encode(text, add_special_tokens=False).ids
+    assert ids_of(Encoder(data, "unigram"), [text]) == [ids]
 
 
 def test_every_spelling_next_to_everything(variant) -> None:

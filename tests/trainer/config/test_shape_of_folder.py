@@ -46,6 +46,18 @@ def test_any_family_is_continued(family: str, tmp_path: Path) -> None:
     warm_start_model(build_model(model, size, 0, SMALL_VOCABULARY.special_id("mask")), str(folder), SMALL_VOCABULARY)
 
 
+@pytest.mark.parametrize("theirs", ["xlm-roberta", "camembert"])
+def test_families_with_roberta_s_weights_are_continued_as_roberta(xlm_vocab: Path, tmp_path: Path, theirs: str) -> None:
+    vocabulary = read_vocabulary(str(xlm_vocab))
+    assert vocabulary.separators == 2 and vocabulary.special_ids == (0, 1, 2, 3, vocabulary.size - 1)
+    published = random_model(section("roberta"), vocabulary)
+    write_hf(published, vocabulary, tmp_path, model_type=theirs)
+    model = load_recipe("adapt_task", [f"model.init_from={tmp_path}"]).model
+    assert model.family == "roberta"
+    fresh = build_model(model, vocabulary.size, 0)
+    assert warm_start_model(fresh, str(tmp_path), vocabulary) == []
+
+
 def test_other_keys_that_a_recipe_names_stay(folder: Path) -> None:
     model = load_recipe("adapt_task", [f"model.init_from={folder}", "model.hidden_dropout_prob=0.3"]).model
     assert (model.family, model.hidden_size, model.hidden_dropout_prob) == ("bert", 48, 0.3)

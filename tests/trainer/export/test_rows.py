@@ -17,7 +17,7 @@ from trainer.export.tokenizer import tokenizer_files
 from trainer.export.verify import check_exportable, check_rows
 from trainer.models.shape import EncoderShape
 
-VOCABULARIES = ("vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab", "albert_vocab")
+VOCABULARIES = ("vocab", "byte_vocab", "unigram_vocab", "xlnet_vocab", "albert_vocab", "xlm_vocab")
 FAMILIES = ("bert", "roberta", "modernbert", "xlnet")
 """With segments, without them in two spellings of the configuration, and with rows that end with [CLS]."""
 
