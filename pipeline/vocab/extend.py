@@ -31,6 +31,7 @@ from pipeline.vocab.counted_words import CODE_POINTS, Words, cut_parts
 from pipeline.vocab.report import encode_words, word_tokenizer
 from pipeline.vocab.symbol_array import WordSymbols
 from pipeline.vocab.train import MAX_WORD_CHARACTERS, long_words
+from pipeline.words.rules import text_cutter
 from schemas.errors import DataError
 from schemas.vocabulary import EXTENSION_FILE, TOKENIZER_FILE, Extension, Vocabulary, parse_vocabulary
 from schemas.vocabulary_kinds import SENTENCEPIECE_SPACE
@@ -145,10 +146,10 @@ def new_parts(
 ) -> list[NewToken]:
     """Return the parts of Unigram's words that save the most tokens."""
     tokenizer: Any = Tokenizer.from_str(tokenizer_json.decode())
+    cut = text_cutter(tokenizer)
     folded: Counter[str] = Counter()
     for word, count in zip(words.strings(), words.counts_N.tolist(), strict=True):
-        text = tokenizer.normalizer.normalize_str(word.removeprefix(SENTENCEPIECE_SPACE))
-        for spelling, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
+        for spelling in cut(word.removeprefix(SENTENCEPIECE_SPACE)):
             folded[spelling] += count
 
     scores = [score for _, score in json.loads(tokenizer_json)["model"]["vocab"]]

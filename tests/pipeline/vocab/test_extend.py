@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
-from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizerFast, RobertaTokenizerFast
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizerFast, RobertaTokenizerFast, XLMRobertaTokenizer
 
 from pipeline.pairs.encoding import Encoder
 from pipeline.words.rules import literal_tokenizer
@@ -27,6 +27,7 @@ BASES = {
     "byte_vocab": ("bytebpe", RobertaTokenizerFast),
     "unigram_vocab": ("unigram", AlbertTokenizer),
     "albert_vocab": ("unigram", AlbertTokenizer),
+    "xlm_vocab": ("unigram", XLMRobertaTokenizer),
 }
 ADD = 5
 
