@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 MAX_ROWS = 256
 """Rows whose lengths and sources are Python objects at once."""
 
+LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 _LISTED_NAMES = 20  # of the columns that an error advises, each with up to this many characters:
 _NAME_CHARACTERS = 80
 
@@ -87,8 +88,11 @@ def check_columns(path: str, schema: pa.Schema, text_key: str) -> tuple[str, ...
         if texts:
             advice = f"give --text_key {'one of ' if len(texts) > 1 else ''}{_listed(texts)}"
             if path.endswith((".csv", ".tsv", ".tab", ".txt")):
+                if max(map(len, texts)) > LONGEST_NAME:
+                    first_row = "\t".join(texts)[:LONGEST_NAME]
+                    advice = f"its first row begins with {first_row!r}; give --text_key a name in it"
                 advice = f"{advice}, or add a first row with names if there is none"
-            if "|" not in text_key and "," not in text_key:
+            if not any(mark in f"{text_key}{texts[0]}" for mark in "|,"):
                 advice += f", or '{text_key}|{texts[0]}' if other files have {name!r}"
         else:
             advice = "it has no column of strings at all"
@@ -152,6 +156,7 @@ def batch_records(
     source: of rows that name none.
     """
     columns = [_TextColumn(_column(batch, name)) for name in wanted]
+    plain = [name for name in wanted if name in batch.schema.names]
     has_source = "source" in batch.schema.names and "source" not in wanted
 
     for start in range(0, batch.num_rows, MAX_ROWS):
@@ -164,7 +169,7 @@ def batch_records(
             # Lengths are checked before any text becomes a Python object.
             present = [column for column, length in zip(columns, row_lengths, strict=True) if length is not None]
             size = sum(filter(None, row_lengths))
-            if not present:
+            if not present and {batch.column(name)[index].as_py() is None for name in plain} != {True}:
                 yield Rejected(f"no text under {options.text_key!r}", row_source, row)
             elif size > options.max_document_bytes:
                 yield Rejected(too_long_reason(options.max_document_bytes), row_source, row)

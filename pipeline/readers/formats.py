@@ -104,6 +104,13 @@ CONLL = Kind(
     rb"(?:#.*\n|\s)*\d+(?:-\d+)?\t(?:[^\t\n]+\t){8}[^\t\n]+\n|-DOCSTART-",
 )
 
+E_MAIL = Kind(
+    "e-mail",
+    "Write its messages as JSON lines first (Python's modules mailbox and email read them)",
+    ".mbox",
+    rb"From \S+ +(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*\d{4}|(?:" + _FIELD_OF_MAIL + rb"\n(?:[ \t].*\n)*){3}",
+)
+
 TEXT_KINDS = (
     Kind(
         "XML",
@@ -141,12 +148,7 @@ TEXT_KINDS = (
         "",
         rb"(?-i:\s*(?:[.']?\\\"|\.(?:TH|Dd|SH|Sh)\s|\.so man\w+/))",
     ),
-    Kind(
-        "e-mail",
-        "Write its messages as JSON lines first (Python's modules mailbox and email read them)",
-        ".mbox",
-        rb"From \S+ +(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) .*\d{4}|(?:" + _FIELD_OF_MAIL + rb"\n(?:[ \t].*\n)*){3}",
-    ),
+    E_MAIL,
     Kind(
         "FASTA or FASTQ",
         "Write one sequence per line first, for instance with seqkit seq -s -w 0 FILE > FILE.txt",

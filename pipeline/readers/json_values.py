@@ -99,7 +99,7 @@ def value_records(stream: Stream, file_range: FileRange, options: RecordOptions)
         for record, is_element in _parsed(chain([first], blocks), options, names, walked):
             if record.source == "jsonl":
                 record = replace(record, source="json")
-            has_text = has_text or isinstance(record, Record)
+            has_text = has_text or (isinstance(record, Record) and record.text != "")
             if isinstance(record, Rejected):
                 may_have_none = is_element or not has_text
                 has_none = may_have_none and (record.reason.startswith(NO_TEXT) or record.reason == NO_OBJECT)

@@ -138,6 +138,8 @@ def parse_json_line(
     if not text and "|" in text_key and text_key not in fields:
         filled = {key for key, value in fields.items() if text_of(value)}
         text = joined_texts(map(fields.get, wanted_keys(text_key, filled))) or text
+    if text is None and {fields[key] is None for key in wanted if key in fields} == {True}:
+        text = ""
     if text is None:
         reason = f"{NO_TEXT} {text_key!r}"
         keys = _keys_of_strings(fields) if fields.keys().isdisjoint(wanted) else ()

@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Make, *tuple[str, ...]]] = {
         parquet({"a": ["A b."], "b": ["x"], "c": ["y"]}, ["text", "source", "source"]),
         "2 columns called 'source'",
     ),
-    "nulls-alone": (parquet({"a": pa.nulls(2)}, ["text"], "--max_bad_ratio", 1), "2 x no text under 'text' (parquet)"),
+    "nulls-alone": (parquet({"a": pa.nulls(2)}, ["text"]), "2 x empty document (parquet)"),
     "strings-not-utf-8": (
         parquet({"a": pa.array([b"caf\xe9 " * 20] * 9).view(pa.string())}, ["text"]),
         "x.parquet is not UTF-8",
@@ -102,7 +102,10 @@ REFUSED: dict[str, tuple[Make, *tuple[str, ...]]] = {
         "The texts of Parquet and Arrow files must be UTF-8",
     ),
     "compressed-parquet": (renamed(parquet({"a": ["A b."]}, ["text"]), "x.parquet.gz"), "Decompress it first"),
-    "row-in-capitals": (renamed(parquet({"a": [None]}, ["text"]), "x.PARQUET"), "at row 0 of"),
+    "row-in-capitals": (
+        renamed(parquet({"a": ["A b."]}, ["text"], "--max_document_bytes", 1), "x.PARQUET"),
+        "at row 0 of",
+    ),
     "place-in-utf-16": (
         file_of("x.jsonl", '{"text": "Café."}\n{\n'.encode("utf-16"), "--encoding", "utf-16"),
         "at byte 19 of the UTF-8 form of",

@@ -87,6 +87,7 @@ def test_every_record_belongs_to_exactly_one_range(tmp_path_factory, kind: str, 
         ),
         (b'["a"]', Rejected("line is not a JSON object", "jsonl", 5, '["a"]')),
         (b'{"body": "a"}', Rejected("no text under 'text'", "jsonl", 5, '{"body": "a"}')),
+        (b'{"text": null}', Record("", "jsonl")),
         (b'{"text": 7}', Rejected("no text under 'text'", "jsonl", 5, '{"text": 7}')),
         (None, Rejected(TOO_LONG, "jsonl", 5)),
     ],
@@ -161,7 +162,7 @@ def test_parquet(tmp_path: Path) -> None:
     def read(text_key: str) -> list:
         return list(read_records(file_range(path, "parquet"), RecordOptions(text_key, "line")))
 
-    assert read("text") == [Record("one", "a"), Rejected("no text under 'text'", "b", 1), Record("three", "parquet")]
+    assert read("text") == [Record("one", "a"), Record("", "b"), Record("three", "parquet")]
     with pytest.raises(DataError, match=r"has no text column 'body'; give --text_key one of text, source"):
         read("body")
     with pytest.raises(DataError, match="has no text column 'n'"):
@@ -172,12 +173,13 @@ def test_parquet(tmp_path: Path) -> None:
         read("text")
 
 
-def test_places_of_rejected_parquet_rows_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
+def test_places_of_parquet_rows_count_from_the_beginning_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
-    pq.write_table(pa.table({"text": ["a", "b", None, "d", "e", None]}), path, row_group_size=3)
+    pq.write_table(pa.table({"text": ["a", "b", "too long", "d", "e", "too long"]}), path, row_group_size=3)
     second_group = pq.ParquetFile(path).metadata.row_group(1).column(0).dictionary_page_offset
     ranges = [file_range(path, "parquet", 0, second_group), file_range(path, "parquet", second_group)]
-    found = [record for part in ranges for record in read_records(part, RecordOptions("text", "line"))]
+    options = RecordOptions("text", "line", max_document_bytes=4)
+    found = [record for part in ranges for record in read_records(part, options)]
     assert [record.position for record in found if isinstance(record, Rejected)] == [2, 5]
 
 

@@ -227,7 +227,7 @@ ROWS = [
     ({"title": None, "text": "B"}, "B"),
     ({"title": "A", "text": ""}, "A"),
     ({"title": "", "text": ""}, ""),
-    ({"title": None, "text": None}, "- no text under 'title, text'"),
+    ({"title": None, "text": None}, ""),
 ]
 
 
