@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline.readers.columnar import batches_of, open_arrow, open_parquet, text_columns, without_times
-from pipeline.readers.csv_rows import NAMED_DELIMITER
+from pipeline.readers.columnar import LONGEST_NAME, batches_of, open_arrow, open_parquet, text_columns, without_times
+from pipeline.readers.csv_rows import DELIMITERS, NAMED_DELIMITER, TAB_SUFFIXES
+from pipeline.readers.formats import plain_name
 from pipeline.readers.inputs import FileRange
 from pipeline.readers.json_values import objects_of
 from pipeline.readers.jsonl import load_json
@@ -46,7 +47,6 @@ _ENDS_SENTENCE = re.compile(r"\S\s+\S.*[.!?。！？]\W*$")
 _URL = re.compile(r"(?:https?|ftp|s3|gs|file)://\S+$")
 _LAST_WORD = re.compile(r"[a-z]+$|[A-Z][a-z]*$|[A-Z]+$")
 
-LONGEST_NAME = 60  # of a column; a longer one is a text, and the table has no header
 ROWS = 50  # that are looked at
 MEMBERS = 50  # of an archive that are read for tables
 
@@ -63,17 +63,22 @@ _WORD = 20  # characters; a longer string without blanks is prose of a language 
 
 
 class _Found(NamedTuple):
-    """The key of a file's text. length: characters that a row has under it. is_within: the file is one object, and the
-    key leads into it. others: such lengths under other keys that most rows have."""
+    """The key of a file's text; "" if the file is one object without. length: characters that a row has under it.
+    is_within: the file is one object, and the key leads into it. all: such lengths under all keys that most rows have.
+    """
 
     key: str
     length: float
     is_within: bool
-    others: dict[str, float]
+    all: dict[str, float]
+
+
+_Names = dict[str, list[dict[str, float]]]
+"""`_Found.all` of each file, by its key."""
 
 
 class TextKeys(NamedTuple):
-    """Keys of texts. read: as alternatives. unread: other keys of files, by the characters of a record."""
+    """Keys of texts. read: as --text_key takes them. unread: other keys of files, by the characters of a record."""
 
     read: str
     unread: dict[str, int]
@@ -87,31 +92,52 @@ def text_keys(ranges: list[FileRange], most: int) -> TextKeys:
     the files are. most: how many files are read.
     """
     lengths: dict[str, float] = defaultdict(float)
-    others: dict[str, list[dict[str, float]]] = defaultdict(list)
+    names: _Names = defaultdict(list)
     files: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
+    formats: set[str] = set()
     tables = [one for one in ranges if one.format in ROWS_OF or one.reader.members]
     opened = tables[:: -(-len(tables) // most) or 1]
     for file_range in opened:
         with suppress(DataError, csv.Error, pa.ArrowException, *DECOMPRESSION_ERRORS):  # `shard` says what is wrong
             for table in _tables_in(file_range):
                 found = _found(table)
+                formats.add(table.format)
                 lengths[found.key] = max(lengths[found.key], found.length)
                 files[found.key] += found.is_within
                 sizes[found.key] += table.size
-                others[found.key].append(found.others)
+                names[found.key].append(found.all)
 
     some = sum(one.size for one in ranges) * len(opened) / max(1, len(tables))
-    keys = [key for key in lengths if not files[key] or sizes[key] >= SMALL_SHARE * some]
-    keys.sort(key=lambda key: (key != "text", EACH in key, -lengths[key], key))
+    keys = [key for key in lengths if key and (not files[key] or sizes[key] >= SMALL_SHARE * some)]
+    together = _together(keys, names) if formats <= {"json", "jsonl"} else []  # a table must have all columns
+    keys.sort(key=lambda key: (key != "text", key not in together[:1], EACH in key, -lengths[key], key))
     needed: list[str] = []
     for key in keys:
-        if any(found.keys().isdisjoint(needed) for found in others[key]):
+        if any(found.keys().isdisjoint(needed) for found in names[key]):
             needed.append(key)
-    whole = [key.replace(ELEMENTS, "") if files[key] >= MANY_FILES else key for key in needed]
-    unread = {name: round(length) for key in needed for found in others[key] for name, length in found.items()}
-    unread = {name: length for name, length in unread.items() if name not in needed and length > LABEL_CHARACTERS}
-    return TextKeys("|".join(dict.fromkeys(whole)) or "text", unread)
+    read = {key: key.replace(ELEMENTS, "") if files[key] >= MANY_FILES or key in together else key for key in needed}
+    read |= {key: ",".join([key, *map(read.pop, together[1:])]) for key in together[:1]}
+    return TextKeys("|".join(dict.fromkeys(read.values())) or "text", _unread(needed, together, names))
+
+
+def _together(keys: list[str], names: _Names) -> list[str]:
+    """Return the one key of texts that many objects have, and those of lists in them, as of comments on an issue."""
+    own = [key for key in keys if "." not in key and EACH not in key]
+    if len(own) != 1 or len(names[own[0]]) < MANY_FILES:
+        return []
+    inner = [key for key in keys if ELEMENTS in key and EACH not in key and any(key in one for one in names[own[0]])]
+    return own + inner if inner else []
+
+
+def _unread(needed: list[str], together: list[str], names: _Names) -> dict[str, int]:
+    """Return the keys that are not read in records with the first of these, by the characters of a record."""
+    unread: dict[str, int] = {}
+    for found in chain.from_iterable(names.values()):
+        read = [name for name in needed if name in found][:1]
+        longer = {name: round(length) for name, length in found.items() if read and length > LABEL_CHARACTERS}
+        unread |= {name: length for name, length in longer.items() if name not in read + together}
+    return unread
 
 
 def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
@@ -125,7 +151,7 @@ def _tables_in(file_range: FileRange) -> Iterator[FileRange]:
 
 def text_key(file_range: FileRange) -> str:
     """Return the key of the text; "text" if the first rows have no strings."""
-    return _found(file_range).key
+    return _found(file_range).key or "text"
 
 
 def _found(file_range: FileRange) -> _Found:
@@ -139,20 +165,23 @@ def _found(file_range: FileRange) -> _Found:
         names = text_columns(_schema(file_range))
         nested = Counter({name: length for name, length in nested.items() if name in names})
     lengths = _lengths(rows, str) or _lengths(rows, bytes)  # as Spark and Impala write texts
+    if not is_one and not nested and all(_last_word(name) in NO_TEXT | LABELS for name in lengths):
+        lengths += _lengths([{name: _sentences(value) for name, value in row.items()} for row in rows], str)
 
     usual = [name for name in USUAL if lengths[name]]
     labels = {name for name in lengths if _last_word(name) in LABELS and lengths[name] <= LABEL_CHARACTERS * len(rows)}
-    most = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT and name not in labels]
+    texts = [name for name, _ in lengths.most_common() if _last_word(name) not in NO_TEXT and name not in labels]
+    most = [] if is_one else texts
     if is_one:
-        usual, most = [name for name in usual if name != "description"], []
+        usual = [name for name in usual if name != "description"]
     least = max(LABEL_CHARACTERS * len(rows), max((lengths[name] for name in most), default=0) / MUCH_SHORTER)
     usual = usual or [name for name in OFTEN if name in most and lengths[name] > least]
     longer = [name for name, length in nested.most_common(1) if length > sum(lengths[name] for name in most)]
-    key = (usual or longer or most or ["text"])[0]
-    per_row = {name: max(lengths[name], nested[name]) / max(len(rows), 1) for name in (key, *most, *nested)}
-    filled = [name for name in most if 2 * sum(bool(row.get(name)) for row in rows) >= len(rows)]
-    others = {name: per_row[name] for name in (*filled, *nested) if name != key}
-    return _Found(key, per_row[key], is_one and key in nested, others)
+    key = (usual or longer or most or ["" if is_one else "text"])[0]
+    per_row = {name: max(lengths[name], nested[name]) / max(len(rows), 1) for name in (key, *texts, *nested)}
+    filled = [name for name in texts if 2 * sum(bool(row.get(name)) for row in rows) >= len(rows)]
+    per_row = {name: per_row[name] for name in (key, *filled, *nested)}
+    return _Found(key, per_row[key], is_one and key in nested, per_row)
 
 
 def _schema(file_range: FileRange) -> pa.Schema:
@@ -211,6 +240,12 @@ def _as_text(name: str, value: Any, is_one: bool) -> Any:
     return (text_of(value) or value) if is_text else value
 
 
+def _sentences(value: Any) -> str | None:
+    """Return a list of sentences as a text, and no list of words or tags."""
+    is_text = isinstance(value, list) and all(isinstance(part, str) and _is_prose(part) for part in value)
+    return text_of(value) if is_text else None
+
+
 def _lengths(rows: list[dict[str, Any]], kind: type) -> Counter[str]:
     """Return how many characters are under each key. What comes again, such as a license in each row, counts once."""
     texts: dict[str, set[str | bytes]] = defaultdict(set)
@@ -259,7 +294,7 @@ def _csv_rows(file_range: FileRange) -> Iterable[dict[str, Any]]:
     if named is not None:
         return csv.DictReader(lines[1:], delimiter=named[1])
     header = lines[0] if lines else ""
-    delimiter = max("\t,;", key=header.count)
+    delimiter = "\t" if plain_name(file_range.path).endswith(TAB_SUFFIXES) else max(DELIMITERS, key=header.count)
     rows = csv.DictReader(lines, delimiter=delimiter)
     has_header = not any(len(name) > LONGEST_NAME or _ENDS_SENTENCE.search(name) for name in rows.fieldnames or ())
     return rows if has_header else []
