@@ -15,7 +15,7 @@ from functools import cache
 from glob import escape
 from itertools import islice
 
-from pipeline.look_sample import bad_records, is_one_document, records_of, sampled_from
+from pipeline.look_sample import bad_records, is_empty, is_one_document, records_of, sampled_from, traits_of
 from pipeline.readers.encodings import AUTO, UTF8
 from pipeline.readers.formats import ForeignFileError, advice_on, plain_name
 from pipeline.readers.frames import check_end
@@ -77,6 +77,7 @@ class Look:
     unreadable: the paths of files that cannot be read, unless no other is left. odd: one on files that text_layout may
     not suit. unread_keys: as in `TextKeys`.
     is_of_sentences: whether all of it is plain text that has a sentence in each line.
+    traits: sentences on records without text, and on texts that hold something else than prose.
     """
 
     kinds: list[Kind]
@@ -93,6 +94,7 @@ class Look:
     unread_keys: dict[str, int] = field(default_factory=dict)
     is_of_sentences: bool = False
     scripts: dict[str, float] = field(default_factory=dict)
+    traits: list[str] = field(default_factory=list)
 
     @property
     def language(self) -> str | None:
@@ -165,7 +167,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind
     sums = sampled.values()
     by_language = sum((one.by_language for one in sums), Counter[str]())
     text_bytes = sum(one.text_bytes for one in sums)
-    empty = [name for name, one in sampled.items() if not one.documents and not one.bad]
+    empty = [name for name, one in sampled.items() if not one.text_bytes and not one.bad]
     look = Look(
         [replace(kind, has_text=kind.name not in empty) for kind in kinds],
         keys.read,
@@ -179,6 +181,7 @@ def _survey_of(ranges: list[FileRange], faults: dict[str, str], kinds: list[Kind
         unread_keys=keys.unread,
         is_of_sentences=len(texts) == len(ranges) and layout == "blank_line" and have_sentence_lines(texts),
         scripts={name: sum(one.by_script[name] for one in sums) / max(1, text_bytes) for name in SCRIPTS},
+        traits=list(traits_of(sums, keys.read)),
     )
     return look, bad_records(sums)
 
@@ -208,6 +211,7 @@ def look_lines(folder: str, look: Look) -> Iterator[str]:
         longest = sorted(look.unread_keys, key=lambda name: (-look.unread_keys[name], name))[:MAX_UNREAD]
         unread = ", ".join(f"{name} ({look.unread_keys[name]:,} characters)" for name in longest)
         yield f"Text is read under {look.text_key}. Others, by what a record has on average: {unread}."
+    yield from look.traits
     yield from _first(look.faults)
     if look.odd:
         yield look.odd
@@ -228,12 +232,16 @@ def corpus_lines(path: str, rows: int, exclude: Sequence[str] = ()) -> Iterator[
         raise DataError(str(error)) from error
     yield from look_lines(path, look)
     records = records_of(look.ranges, RecordOptions(look.text_key, look.text_layout), rows, {})
-    for document in islice((record for record, *_ in records if isinstance(record, Record)), rows):
+    documents = (record for record, *_ in records if isinstance(record, Record) and not is_empty(record))
+    for document in islice(documents, rows):
         text = " ".join(document.text[: 2 * EXCERPT].split())[:EXCERPT]
         yield labeled("document", f"{text} ..." if len(document.text) > EXCERPT else text)
 
     if len(look.faults) > len(look.unreadable):
-        yield from next_is("repair the files, or leave them out: `clozeline shard` would end with what is said above")
+        yield from next_is(
+            "repair the files, leave them out, or give the flags named above: `clozeline shard` would end with what is "
+            "said there"
+        )
         return
     flags = f" --exclude {shlex.join(left_out)}" if (left_out := [*exclude, *unreadable_in(path, look)]) else ""
     flags += "" if look.language in (None, "en") else f" --language {look.language}"

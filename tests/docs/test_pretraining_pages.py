@@ -72,7 +72,7 @@ def test_proteins_become_pairs(sandbox: Sandbox) -> None:
     assert read_manifest("out/pairs", "pairs").totals["rows"] == len(proteins)
 
 
-def test_xml_becomes_documents(sandbox: Sandbox) -> None:
+def test_xml_and_html_become_documents(sandbox: Sandbox) -> None:
     play = '<TEI xmlns="http://www.tei-c.org/ns/1.0"><text><sp><speaker>A</speaker><l>To be,\n or <hi>not</hi></l></sp>'
     files = {"a/b.xml": "<article><title>T</title><p>One &amp; two.</p><p/><p>Three.</p></article>", "c.xml": play}
     for name, text in files.items():
@@ -81,7 +81,10 @@ def test_xml_becomes_documents(sandbox: Sandbox) -> None:
         path.write_text(text)
     for name, data in {"empty.xml": b"", "blank.xml": b" \n", "none.xml": b"\0\1no"}.items():
         Path("xml", name).write_bytes(data)
+    posts = [{"body": "<p>One &amp; <b>two</b>.</p><pre><code>a &lt; b</code></pre>"}, {"body": None}]
+    Path("posts.jsonl").write_text("".join(f"{json.dumps(post)}\n" for post in posts))
     sandbox.run_page("docs/input.md")
+    assert Path("texts.jsonl").read_text() == '{"text": "One & two.\\n\\na < b\\n\\n"}\n{"text": ""}\n'
     documents = [json.loads(line)["text"] for line in Path("articles.jsonl").read_text().splitlines()]
     assert [document.split("\n\n") for document in documents] == [["One & two.", "", "Three."], ["To be, or not"]]
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.look import look_at, look_lines
+from schemas.errors import UsageError
 
 SENTENCE = "It rained the whole day, and the river rose above the bridge."
 
@@ -87,6 +92,84 @@ def test_lists_in_few_files_of_one_object_are_documents(files: int, key: str, tm
     assert look_at(str(tmp_path)).text_key == key
 
 
+@pytest.mark.parametrize(
+    ("files", "key", "unread"), [(14, "body,comments.body", {"title"}), (5, "comments[].body", {"title", "body"})]
+)
+def test_comments_are_read_beside_the_texts_of_many_issues(
+    files: int, key: str, unread: set[str], tmp_path: Path
+) -> None:
+    for number in range(files):
+        issue: dict[str, Any] = {"title": f"{SENTENCE} {number}", "body": f"{SENTENCE} It was {number}."}
+        issue |= {"comments": [{"body": f"{SENTENCE} {place}"} for place in range(4)]}
+        issue |= {"body": None} if number == 0 else {"body": None, "comments": []} if number == 1 else {}
+        (tmp_path / f"{number}.json").write_text(json.dumps(issue))
+    look = look_at(str(tmp_path))
+    assert look.text_key == key and set(look.unread_keys) == unread
+
+
+def test_a_key_that_is_read_in_other_files_alone_is_told(tmp_path: Path) -> None:
+    write_csv(
+        tmp_path / "a.csv", "title,tweet", [f'"{SENTENCE} {number}","{SENTENCE * 2} {number}"' for number in range(9)]
+    )
+    write_csv(tmp_path / "b.csv", "title", [f'"{SENTENCE} {number}"' for number in range(9)])
+    look = look_at(str(tmp_path))
+    assert look.text_key == "tweet|title" and look.unread_keys == {"title": 63}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_a_list_of_sentences_is_the_text_if_there_is_no_other(suffix: str, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"a{number}", "tokens": ["It", "rained"], "said": [SENTENCE, f"{SENTENCE} {number}"]}
+        for number in range(9)
+    ]
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    else:
+        (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert look_at(str(tmp_path)).text_key == "said"
+
+
+HTML = 'hold HTML, which is read as it is: docs/input.md, "HTML in texts", has lines that remove it.'
+MAIL = "begin with headers, which are read, too: write its messages as JSON lines first"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (f"<p>{SENTENCE}</p>", f"33% of the sampled texts {HTML}"),
+        (f"{SENTENCE} a &lt; b", f"33% of the sampled texts {HTML}"),
+        (f"Message-ID: <1@a>\nFrom: a@a.org\nX-To: b\n\n{SENTENCE}", f"33% of the sampled texts {MAIL}"),
+        (f"{SENTENCE} 1 < 2, a <b, From: here", ""),
+        (" ", "3 of 9 sampled records are left out: text is null or empty in them."),
+        (None, "3 of 9 sampled records are left out: text is null or empty in them."),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_texts_that_are_no_prose_are_told(command, suffix: str, text: str | None, told: str, tmp_path: Path) -> None:
+    rows = [{"n": str(number), "text": text if number % 3 == 0 else f"{SENTENCE} {number}"} for number in range(9)]
+    path = tmp_path / f"a.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif suffix == "csv":
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([rows[0], *(row.values() for row in rows)])
+    else:
+        path.write_text(json.dumps(rows) if suffix == "json" else "".join(f"{json.dumps(row)}\n" for row in rows))
+    look = look_at(str(tmp_path))
+    assert not look.faults and "\n".join(look.traits).startswith(told) and (told or not look.traits)
+    if not (text or "").strip():
+        done = command("shard", "--input", path, "--output", tmp_path / "out")
+        assert "6 documents" in done.stdout and f"left out: 3 x empty document ({suffix})" in done.stdout
+
+
+def test_records_that_lack_the_key_get_advice(command, tmp_path: Path) -> None:
+    rows = [{"title": SENTENCE} | ({"body": f"{SENTENCE * 2} {number}"} if number % 9 else {}) for number in range(90)]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    told = command("inspect", tmp_path).stdout
+    assert "It has strings under title, which --text_key 'body|title' reads." in told
+    assert "or give the flags named above" in told
+
+
 def test_texts_in_settings_are_not_the_text_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(f"{SENTENCE}\n\n" * 900)
     (tmp_path / "settings.json").write_text(json.dumps({"rules": [{"message": SENTENCE}] * 5}, indent=1))
@@ -100,6 +183,15 @@ def test_settings_in_an_archive_are_not_its_text(tmp_path: Path) -> None:
             zipped.writestr(f"{number}.txt", f"{SENTENCE}\n\n" * 200)
         zipped.writestr("a.json", json.dumps({"help": [{"message": SENTENCE}] * 5}, indent=1))
     assert look_at(str(tmp_path)).text_key == "text"
+
+
+def test_a_first_row_that_is_a_long_text_is_shown(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.tsv", f"{'It rained, and it rained, ' * 3}\tNo", [f"{SENTENCE}\tYes, {SENTENCE}"] * 9)
+    first = "its first row begins with 'It rained, and it rained, It rained, and it rained, It raine'"
+    with pytest.raises(
+        UsageError, match=f"no text column 'text'; {first}; give --text_key a name in it, or add a first"
+    ):
+        look_at(str(tmp_path))
 
 
 def test_a_first_row_that_is_a_sentence_is_no_header(tmp_path: Path) -> None:
