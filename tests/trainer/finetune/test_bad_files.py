@@ -109,7 +109,11 @@ WRONG_SETS: list[tuple[str | bytes, dict[str, Any], str]] = [
         'data.labels = "number".',
     ),
     (f"{HEAD}a\tx\nb\ty\tz\n", {}, "train.tsv line 3: 3 fields"),
-    (gzip.compress(GOOD.encode()), {}, "train.tsv is compressed. Files of tasks are read as they are; decompress it."),
+    (
+        gzip.compress(GOOD.encode(), mtime=0),
+        {},
+        "train.tsv is compressed. Files of tasks are read as they are; decompress it.",
+    ),
     # Columns
     (
         GOOD,
