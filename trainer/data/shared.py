@@ -26,6 +26,7 @@ import os
 import shutil
 import stat
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,10 +53,13 @@ TOO_LITTLE_MEMORY = (
     "Give the container more shared memory (docker: --shm-size; Kubernetes: an emptyDir with medium Memory at "
     f"{SHARED_MEMORY})."
 )
+ENTRANCE_SECONDS = 30
+
 TOO_MANY_FILES = "Raise the limit of open files (ulimit -n; docker: --ulimit nofile=65536)."
 ADVICE = {
     errno.EMFILE: TOO_MANY_FILES,
     errno.ENFILE: TOO_MANY_FILES,
+    errno.EWOULDBLOCK: "A process of an earlier run that was stopped (SIGSTOP) may hold it: end that one.",
 }
 """What to do about an error, by its number. Others are taken for too little memory."""
 
@@ -224,10 +228,22 @@ def _enter(folder: str) -> int:
                 os.mkdir(folder, 0o700)
             _check_private(folder)
             use = os.open(os.path.join(folder, USE), os.O_RDWR | os.O_CREAT, 0o600)
-            fcntl.flock(use, fcntl.LOCK_SH)
+            _lock_as_reader(use)
             if os.fstat(use).st_nlink > 0:
                 return use
             os.close(use)
+
+
+def _lock_as_reader(use: int) -> None:
+    """Wait for one who holds the file alone, for a moment as a rule. Raises BlockingIOError after ENTRANCE_SECONDS."""
+    ends_at = time.monotonic() + ENTRANCE_SECONDS
+    while True:
+        try:
+            return fcntl.flock(use, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > ends_at:
+                raise
+        time.sleep(PAUSE)
 
 
 def _remove_unused(path: str) -> None:
@@ -237,7 +253,8 @@ def _remove_unused(path: str) -> None:
         use = os.open(os.path.join(path, USE), os.O_RDWR | os.O_CREAT, 0o600)
         stack.callback(os.close, use)
         fcntl.flock(use, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        shutil.rmtree(path)
+        if os.fstat(use).st_nlink > 0:  # else others have removed that folder and made this one
+            shutil.rmtree(path)
 
 
 def _check_private(path: str) -> None:

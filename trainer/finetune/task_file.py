@@ -172,9 +172,10 @@ def faults_of(task: Task) -> Iterator[Fault]:
             ("data.format", "data.train", "kind"),
         )
 
-    yield from faults_of_columns(task, "data.columns")
-    if data.test_columns is not None:
-        yield from faults_of_columns(task, "data.test_columns")
+    yield from faults_of_columns(task, "data.columns", data.header)
+    if data.test is not None:
+        name = "data.columns" if data.test_columns is None else "data.test_columns"
+        yield from faults_of_columns(task, name, data.header if data.test_header is None else data.test_header)
     yield from faults_of_labels(task)
 
     number_of_labels = len(data.labels) if isinstance(data.labels, tuple) else None
@@ -193,8 +194,11 @@ def faults_of(task: Task) -> Iterator[Fault]:
         )
 
 
-def faults_of_columns(task: Task, name: str) -> Iterator[Fault]:
-    """Yield columns that are not those of the task's kind. name: data.columns or data.test_columns."""
+def faults_of_columns(task: Task, name: str, header: bool) -> Iterator[Fault]:
+    """Yield columns that are not those of the task's kind, or not names or numbers as the format requires.
+
+    name: data.columns or data.test_columns. header: whether the files that have these columns name them.
+    """
     required = RULES[task.kind].columns
     known = (*required, "id", *RULES[task.kind].optional) if required else ()
     is_test = name == "data.test_columns"
@@ -206,10 +210,30 @@ def faults_of_columns(task: Task, name: str) -> Iterator[Fault]:
             keys = (f"{name}.{key}", "kind", "data.header", "data.format")
             yield f"{name}.{key} is missing, which a task of the kind {task.kind} needs.", keys
 
-    for key in chosen:
+    for key, value in chosen.items():
         if key not in known:
             has = ", ".join(known) or "no columns"
             yield f"{name}.{key} is not for the kind {task.kind}, which has {has}.", (f"{name}.{key}", "kind")
+        for column in value if isinstance(value, list) else [value]:
+            reason = unsuitable_column(task, column, header)
+            if reason is not None:
+                keys = (f"{name}.{key}", "data.header", "data.test_header", "data.format", "data.train")
+                yield f"{name}.{key} is {reason}.", keys
+
+
+def unsuitable_column(task: Task, column: str | int, header: bool) -> str | None:
+    """Return why a column cannot be found in files of the task's format, None if it can.
+
+    Columns are numbers if the file has no column names, and names if the file is JSON or Parquet.
+    """
+    file_format = task.data.format
+    if file_format in ("tsv", "csv") and not header and isinstance(column, str):
+        return f'"{column}", but without a header columns are numbers from 0'
+    if file_format == "conll" and isinstance(column, str):
+        return f'"{column}", but columns of CoNLL files are numbers from 0 (from the end: -1)'
+    if file_format in ("json", "jsonl", "parquet") and isinstance(column, int):
+        return f"{column}, but columns of JSON and Parquet files have names"
+    return None
 
 
 def faults_of_labels(task: Task) -> Iterator[Fault]:

@@ -121,6 +121,7 @@ def test_a_resolved_task_is_read_as_itself(name: str, tmp_path: Path) -> None:
         ("kind=choice", "data.columns.text is not for the kind choice, which has context, choices, label, id, prefix"),
         ("data.format=xml", "data.format: expected 'jsonl'"),
         ("data.train=none", "data.train is missing. The training file"),
+        ("data.header=false", 'data.columns.text is "one", but without a header columns are numbers from 0'),
         ('data.labels=["a"]', "data.labels has 1 label, expected two or more"),
         ('data.labels=["a", "a"]', 'data.labels has "a" twice'),
         ("data.extra.test=a.tsv", 'data.extra has a set "test"'),

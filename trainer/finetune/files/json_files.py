@@ -133,12 +133,6 @@ def _known_keys(found: dict[str, Any], prefix: str = "") -> list[str]:
 
 # ---- Questions ----
 
-SQUAD_PATHS: dict[Column, tuple[Column, ...]] = {
-    "context": ("data", "paragraphs", "context"),
-    **{key: ("data", "paragraphs", "qas", key) for key in ("id", "question", "answers", "is_impossible")},
-}
-"""The keys that lead to the parts of a question in a file as SQuAD's."""
-
 
 def read_questions(path: str, wanted: Wanted) -> list[Record]:
     """Return the questions of a file in the format of SQuAD 1.1 and 2.0, CMRC 2018 and DRCD.
@@ -147,16 +141,26 @@ def read_questions(path: str, wanted: Wanted) -> list[Record]:
 
     Each row holds the keys of a question, and its context. Raises DataError if the file does not have that structure.
     """
-    content = parse_json(read_text(path), path)
-    rows = _expand(content, SQUAD_PATHS, path) if isinstance(content, dict) else [{}]
-
     records = []
-    for number, row in enumerate(rows):
-        if row.keys().isdisjoint(("question", "answers")):
-            raise DataError(f'{path} is not as SQuAD\'s files are: {{"data": [{{"paragraphs": [{{"qas": [...]}}]}}]}}.')
-        named = row.get("id")
-        records.append(Record(f"{path} question {number if named is None else named}", row))
+    for article in _list_in(parse_json(read_text(path), path), "data", path):
+        for paragraph in _list_in(article, "paragraphs", path):
+            for question in _list_in(paragraph, "qas", path):
+                if not isinstance(question, dict):
+                    raise DataError(f"{path}: expected a question as an object, found {question!r:.60}.")
+                named = question.get("id")
+                place = f"{path} question {len(records) if named is None else named}"
+                records.append(Record(place, question | {"context": paragraph.get("context")}))
     return records
+
+
+def _list_in(container: Any, key: str, path: str) -> list[Any]:
+    if not isinstance(container, dict):
+        raise DataError(f"{path}: expected an object with {key!r} as in SQuAD's files, found {container!r:.60}.")
+    if not isinstance(container.get(key), list):
+        raise DataError(
+            f"{path}: expected a list {key!r} as in SQuAD's files, found only the keys {', '.join(container)}."
+        )
+    return container[key]
 
 
 def read_c3(path: str, wanted: Wanted) -> list[Record]:

@@ -212,7 +212,7 @@ def _id_of(builder: ExampleBuilder, record: Record, position: int) -> str:
     values = [value_of(record, column) for column in columns]
     if not values or (is_question and values == [None]):
         return str(position)
-    if any(value is None or value == "" or isinstance(value, list | dict) for value in values):
+    if not is_question and any(value is None or value == "" or isinstance(value, list | dict) for value in values):
         raise DataError(f"{record.place}: the id {values!r:.60} is empty or not text. Leave data.columns.id out.")
     id_ = "-".join(map(str, values))
     check_unicode(id_, record.place)
