@@ -227,7 +227,7 @@ def commands_of(text: str) -> dict[str, str]:
 def test_what_to_expect_is_what_the_recipe_says(megabytes: float, hours: float, language: str, is_told: bool) -> None:
     look = look_at(megabytes)
     told = expected(look, decide("corpus", look, 0, hours, language))
-    assert len(told) == is_told and all(" on " in line and line.endswith(".") for line in told)
+    assert len(told) == is_told and all(" MB of English: " in line and line.endswith(".") for line in told)
     assert "24% of blanks filled in exactly" in "".join(told) or hours != 0.17 or not is_told
 
 
