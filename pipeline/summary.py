@@ -9,9 +9,9 @@ from pipeline.commit.reports import Report
 from pipeline.readers.encodings import UTF8
 from pipeline.readers.formats import advice_on
 from pipeline.readers.record import place_in_words
-from pipeline.shard.cleaning import HYPHENS_KEPT, UNDECODABLE
+from pipeline.shard.cleaning import UNDECODABLE
 from pipeline.shard.detection import LEAST_CONFIDENCE, UNKNOWN
-from pipeline.shard.sentences import LINES_JOINED
+from pipeline.shard.wrapped_lines import HYPHENS_KEPT, LINES_JOINED
 from schemas import storage
 from schemas.errors import ClozelineError
 from schemas.manifest import Manifest, read_manifest

@@ -330,7 +330,7 @@ def open_arrow(opened: IO[bytes], shown: str, columns: list[int] | None = None) 
     begins = BEGINS_ARROW.match(opened.read(_HEAD_BYTES))
     opened.seek(0)
     if begins is None:
-        raise _unreadable(shown, "no Arrow file since 2019 begins like this; write an older one anew with pyarrow")
+        raise _unreadable(shown, "no Arrow file since 2019 begins like this; rewrite an older one with pyarrow")
 
     options = pa.ipc.IpcReadOptions(included_fields=columns or [])
     # pyarrow reads a message of a stream, or a buffer of a file, with a single call.

@@ -12,8 +12,6 @@ The rules, by the names of their counters in the manifest:
                                   ASCII: encoded files. Some other scripts have no spaces
     characters of long words      how many characters these had
 
-Where `sentences` joins wrapped lines, `mend_words` joins the words that they broke.
-
 Joiners and other format characters stay, because Persian, Indic scripts and emoji need them.
 
 Every rule takes time linear in the length of the text. Texts that no rule changes, the usual case, cost one search, and
@@ -26,15 +24,11 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from functools import cache, lru_cache
+from functools import cache
 from ipaddress import ip_address
 from typing import NamedTuple
 
 UNDECODABLE = "undecodable bytes removed"
-
-WORDS_JOINED = "words broken at line ends joined"
-HYPHENS_KEPT = "hyphens at line ends kept"
-_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
 MAX_UNBROKEN_CHARACTERS = 2000
 
@@ -182,29 +176,6 @@ def _patterns() -> _Patterns:
         three_marks=re.compile(f"[{quick_set}]{{3}}"),
         long_runs=re.compile(f"([{exact_set}]{{{MAX_MARKS}}})[{exact_set}]+"),
     )
-
-
-def mend_words(lines: list[str], breaks: list[str], text: str, counts: Counter[str] | None) -> None:
-    """Take the hyphens from lines that break a word which the text has elsewhere in one piece, and never with a hyphen.
-
-    breaks: what joins each line to the next one; nothing behind a hyphen. text: the whole document.
-    """
-    for place, end in enumerate(breaks):
-        first = lines[place][:-1].rpartition(" ")[2]
-        if end != "" or not first[-1:].isalpha():
-            continue
-        head, tail = _WORD.findall(first.lower())[-1], _WORD.match(lines[place + 1].lower())
-        words = _words_of(text)
-        is_broken = tail is not None and head + tail[0] in words and f"{head}-{tail[0]}" not in words
-        if is_broken:
-            lines[place] = lines[place][:-1]
-        if counts is not None:
-            counts[WORDS_JOINED if is_broken else HYPHENS_KEPT] += 1
-
-
-@lru_cache(1)  # of the document that is being read
-def _words_of(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.lower()))
 
 
 def drop_long_words(sentences: list[str], counts: Counter[str]) -> list[str]:

@@ -1,9 +1,8 @@
 """Splits a clean document into sentences, each on one line with single spaces.
 
 Texts come with hard-wrapped lines (books, mail, documentation), with one paragraph per line (the web, Wikipedia), or
-with one sentence per line (subtitles, poems, lists). `sentencex` first joins wrapped lines: those that are as long as
-their paragraph allows, whose width is its longest line, at most WRAP_WIDTH. Any other line break ends a sentence, as
-after a heading. `newline` trusts the corpus: every line is one sentence.
+with one sentence per line (subtitles, poems, lists). `sentencex` first joins wrapped lines (wrapped_lines.py). Any
+other line break ends a sentence, as after a heading. `newline` trusts the corpus: every line is one sentence.
 
 Sentences end by the rules of `sentencex`, with corrections (docs/decisions.md):
 
@@ -24,23 +23,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from functools import cache, partial
+from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Literal
 
 import sentencex
 
 from pipeline.filters.measures import WORD_DIVIDER
-from pipeline.shard.cleaning import mend_words
 from pipeline.shard.languages import known_language
+from pipeline.shard.wrapped_lines import paragraphs
 
 Splitter = Literal["sentencex", "newline"]
-WRAP_WIDTH = 120  # characters; longer lines are paragraphs, not wrapped lines
-MIN_WRAP_WIDTH = 40  # characters; shorter lines are those of poems, lists and subtitles
-LINES_JOINED = "lines joined"
-
-_BREAK_AFTER: dict[str, str] = dict.fromkeys(";{}:", "\n")
-"""What stands after a line that ends like code. After any other it is a space, and after half a word nothing."""
 
 _SPACES = re.compile("  +")  # four times as fast as " {2,}": Python searches for two spaces, not for one
 
@@ -119,9 +112,9 @@ def split_sentences(text: str, language: str, splitter: Splitter, counts: Counte
     return sentences_of(lines_of(text, splitter, counts), language, splitter)
 
 
-def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None, whole: str = "") -> list[str]:
-    """Return the lines of a clean document, or a part of `whole`: paragraphs, or with "newline" lines as they are."""
-    return text.split("\n") if splitter == "newline" else paragraphs(text, counts, whole)
+def lines_of(text: str, splitter: Splitter, counts: Counter[str] | None = None, document: str = "") -> list[str]:
+    """Return the lines of a clean document, or of a part of it: paragraphs, or with "newline" lines as they are."""
+    return text.split("\n") if splitter == "newline" else paragraphs(text, counts, document)
 
 
 def sentences_of(lines: list[str], language: str, splitter: Splitter) -> list[str]:
@@ -134,78 +127,6 @@ def sentences_of(lines: list[str], language: str, splitter: Splitter) -> list[st
     if "  " in joined:
         joined = _SPACES.sub(" ", joined)
     return list(filter(None, map(str.strip, cut_into_sentences(joined, language))))
-
-
-def paragraphs(text: str, counts: Counter[str] | None = None, whole: str = "") -> list[str]:
-    """Return the paragraphs of a text, which may be a part of `whole`, with wrapped lines joined by a space."""
-    found: list[str] = []
-    mend = partial(mend_words, text=whole or text, counts=counts) if "-\n" in text else None
-    for block in text.strip("\n").split("\n\n"):
-        if "\n" not in block:
-            found.append(block)
-            continue
-
-        lines = block.split("\n")
-        width = max(map(len, lines))
-        joined = lines if width > WRAP_WIDTH else unwrap(lines, width, not block.islower(), mend)
-        found += joined
-        if counts is not None and len(joined) < len(lines):
-            counts[LINES_JOINED] += len(lines) - len(joined)
-    return found
-
-
-def unwrap(
-    lines: list[str], width: int, has_capitals: bool, mend: Callable[[list[str], list[str]], None] | None = None
-) -> list[str]:
-    """Join the wrapped lines of a block whose longest line has `width` characters.
-
-    A line is full if the first word of the next one would not have fit there. If most lines of a block are full, it is
-    wrapped, and full lines are joined to their next ones. In any block with capital letters, so are lines before one
-    that begins in lower case. A line without a space is joined to none, because scripts without spaces are not wrapped
-    at words. mend: takes hyphens away from lines, whose breaks it gets, too.
-    """
-    texts = list(map(str.strip, lines))
-    following = texts[1:]
-    breaks = [
-        _break_after(previous) if has_capitals and text[:1].islower() and " " in previous else "\n"
-        for previous, text in zip(texts, following, strict=False)
-    ]
-
-    if width >= MIN_WRAP_WIDTH and "\n" in breaks:
-        # `lines` still have the spaces at their beginning. A first word fits if it ends within the free characters.
-        full = [
-            len(text) >= (free := width - len(line.rstrip()))
-            and " " not in text[:free]
-            and " " in previous
-            and text != ""
-            for line, previous, text in zip(lines, texts, following, strict=False)
-        ]
-        if 2 * full.count(True) >= len(full):
-            breaks = [
-                end if end != "\n" or not is_full else "" if text[:1].islower() and _is_hyphenated(previous) else " "
-                for is_full, end, previous, text in zip(full, breaks, texts, following, strict=False)
-            ]
-
-    # Most blocks have breaks of one kind.
-    if breaks.count("\n") == len(breaks):
-        return texts
-    if breaks.count(" ") == len(breaks):
-        return [" ".join(texts)]
-    if mend is not None and "" in breaks:
-        mend(texts, breaks)
-    parts = [""] * (2 * len(texts) - 1)
-    parts[::2] = texts
-    parts[1::2] = breaks
-    return "".join(parts).split("\n")
-
-
-def _break_after(line: str) -> str:
-    """Return what stands between a line and the next one that begins in lower case."""
-    return "" if _is_hyphenated(line) else _BREAK_AFTER.get(line[-1], " ")
-
-
-def _is_hyphenated(line: str) -> bool:
-    return line.endswith("-") and not line.endswith(" -")
 
 
 # ---- Where sentences end ----

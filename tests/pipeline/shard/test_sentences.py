@@ -7,17 +7,15 @@ import sentencex
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pipeline.shard.cleaning import HYPHENS_KEPT, WORDS_JOINED, clean
+from pipeline.shard.cleaning import clean
 from pipeline.shard.run_buffer import SentenceColumn
 from pipeline.shard.sentences import (
-    LINES_JOINED,
     MAX_QUOTED,
-    MIN_WRAP_WIDTH,
     cut_after_full_stops,
-    paragraphs,
     split_sentences,
     with_paired_marks,
 )
+from pipeline.shard.wrapped_lines import HYPHENS_KEPT, LINES_JOINED, MIN_WRAP_WIDTH, WORDS_JOINED, paragraphs
 from schemas.shards import TEXT_SCHEMA
 
 
